@@ -1,0 +1,1 @@
+"""Mixed precision with opt levels, free of any training framework."""
