@@ -1,31 +1,76 @@
 """The Lightning precision plugin of the opt levels O0, O2 and O3."""
 
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Literal
 
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer, do_nothing_closure
 from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from typing_extensions import override
 
-__all__ = ["AmpPrecision"]
+from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure
+from lightning_mp.amp.engine import AmpEngine
+from lightning_mp.amp.gradient_clip import ClipRule
+from lightning_mp.amp.loss_scaler import LossScaler
+from lightning_mp.amp.opt_levels import resolve_opt_level
+from lightning_mp.amp.overflow import OverflowRecord
+from lightning_mp.amp.summary import format_table, summary_rows
+from lightning_mp.amp.tree import cast_floating
+from lightning_mp.kernels.capability import describe_kernels
+from lightning_mp.trainer_check import standalone_note
+
+__all__ = ["AmpPrecision", "check_strategy"]
+
+_HALF_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_REFUSED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy", "XLA")
 
 
 class AmpPrecision(Precision):
-    """Run a Trainer at an opt level.
+    """Run a Trainer at an opt level, with FP32 master weights at O2.
+
+    ``Trainer(precision="O2")`` is the short form. Optimizers keep holding the model's own
+    parameters; the masters stand in only while gradients are clipped, while the optimizer steps and
+    while it is saved. A checkpoint is an ordinary FP32 one.
 
     Args:
         opt_level: ``"O0"``, ``"O2"`` or ``"O3"`` (letter O).
-        half_dtype: Half dtype of O2 and O3.
-        keep_batchnorm_fp32: Overrides the level's property.
-        keep_norms_fp32: Overrides the level's property.
-        master_weights: Overrides the level's property.
-        loss_scale: ``"dynamic"``, a fixed scale, or ``None`` for the level's own.
-        cast_inputs: Whether floating tensors of a batch are cast to the half dtype.
+        half_dtype: Half dtype of O2 and O3. fp16 scales the loss dynamically by default, bf16
+            does not scale it.
+        keep_batchnorm_fp32: Whether batch norms stay FP32; ``None`` for the level's own choice.
+        keep_norms_fp32: Whether all norm layers stay FP32; ``None`` for the level's own choice.
+        master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice.
+        loss_scale: ``"dynamic"``, a fixed scale above 0, or ``None`` for the level's own.
+        cast_inputs: Whether floating tensors of a batch become half before they reach the device.
+            Targets of a regression are rounded by it; with ``False`` they are not, and what enters
+            a half layer is cast there.
         init_scale: First scale of the dynamic mode.
-        growth_factor: Factor the scale grows by.
-        backoff_factor: Factor the scale shrinks by after an overflow.
+        growth_factor: Factor the scale grows by, above 1.
+        backoff_factor: Factor the scale shrinks by after an overflow, between 0 and 1.
         growth_interval: Number of good steps in a row before the scale grows.
-        min_loss_scale: Floor of the scale, above 0.
-        max_loss_scale: Cap of the scale.
-        hysteresis: Number of overflows in a row before the scale shrinks.
-        skip_scheduler_on_overflow: Whether learning-rate schedulers hold on a skipped step.
+        min_loss_scale: Floor of the dynamic scale, above 0.
+        max_loss_scale: Cap of the dynamic scale.
+        hysteresis: Number of overflows before the scale shrinks.
+        skip_scheduler_on_overflow: Whether a learning-rate scheduler holds while its optimizer
+            skips.
+
+    Raises:
+        ValueError: An argument is out of its range, or two contradict each other.
+
+    Example:
+        >>> import lightning as L
+        >>> plugin = AmpPrecision(opt_level="O2", half_dtype="bf16", loss_scale=128.0)
+        >>> trainer = L.Trainer(accelerator="cpu", plugins=[plugin], logger=False)
+        >>> plugin.loss_scale
+        128.0
     """
 
     def __init__(
@@ -47,5 +92,284 @@ class AmpPrecision(Precision):
         hysteresis: int = 1,
         skip_scheduler_on_overflow: bool = True,
     ) -> None:
-        self.opt_level = opt_level
-        self.half_dtype = half_dtype
+        if half_dtype not in _HALF_DTYPES:
+            raise ValueError(
+                f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "
+                "Choose 'bf16' for range, 'fp16' for precision with loss scaling."
+            )
+        properties = resolve_opt_level(
+            opt_level,
+            half_dtype=_HALF_DTYPES[half_dtype],
+            keep_batchnorm_fp32=keep_batchnorm_fp32,
+            keep_norms_fp32=keep_norms_fp32,
+            master_weights=master_weights,
+            loss_scale=loss_scale,
+        )
+        if properties.patch_torch_functions:
+            raise ValueError(
+                f"opt_level = {opt_level!r} is not available in this version; allowed are 'O0', "
+                "'O2' and 'O3'. Use precision='bf16-mixed' or '16-mixed' for what is closest to O1."
+            )
+        scaler = LossScaler(
+            properties.loss_scale,
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            min_loss_scale=min_loss_scale,
+            max_loss_scale=max_loss_scale,
+            hysteresis=hysteresis,
+        )
+        suffix = "-bf16" if properties.half_dtype == torch.bfloat16 else ""
+        self.precision = properties.opt_level + suffix  # pyright: ignore[reportAttributeAccessIssue]
+        self.engine = AmpEngine(properties, scaler)
+        self._cast_inputs = cast_inputs
+        self._skips_schedulers = skip_scheduler_on_overflow
+        self._model: nn.Module | None = None
+
+    def __repr__(self) -> str:
+        level = self.engine.properties.opt_level
+        return f"{type(self).__name__}(opt_level={level!r}){standalone_note()}"
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale of the next backward; reading it waits for the device."""
+        return self.engine.loss_scale
+
+    @property
+    def found_inf(self) -> Tensor:
+        """Float32 scalar on the device: 1 if the last optimizer step met a non-finite gradient."""
+        return self.engine.found_inf
+
+    @property
+    def skipped_steps(self) -> int:
+        """Number of optimizer steps skipped so far; reading it waits for the device."""
+        return self.engine.skipped_steps
+
+    def overflows(self, *, wait: bool = False) -> list[OverflowRecord]:
+        """Return the overflows since the last call.
+
+        Args:
+            wait: Wait for the device to tell of the latest steps too; without it nothing waits.
+        """
+        return self.engine.overflows(wait=wait)
+
+    def master_params(self, optimizer: Optimizer | LightningOptimizer) -> Iterator[Tensor]:
+        """Yield what an optimizer really updates: FP32 masters, or parameters without one.
+
+        Args:
+            optimizer: An optimizer of the fitted module, bare or as ``self.optimizers()`` gives it.
+        """
+        for group in _bare(optimizer).param_groups:
+            for item in group["params"]:
+                yield self.engine.masters.of(item) if self.engine.is_converted else item
+
+    @override
+    def main_params(self, optimizer: Optimizer) -> Iterator[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.master_params(optimizer)
+
+    # ------------------------------------------------------------------------------ set-up and end
+
+    @override
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        trainer = getattr(module, "_trainer", None)
+        if trainer is not None:
+            check_strategy(trainer.strategy)
+        self.engine.convert(module)
+        return module
+
+    @override
+    def connect(
+        self, model: nn.Module, optimizers: list[Optimizer], lr_schedulers: list[Any]
+    ) -> tuple[nn.Module, list[Optimizer], list[Any]]:
+        for optimizer in optimizers:
+            self._check_optimizer(optimizer)
+        self._model = model
+        self.engine.attach(optimizers)
+        if self._skips_schedulers:
+            for config in lr_schedulers:
+                optimizer = getattr(config.scheduler, "optimizer", None)
+                if isinstance(optimizer, Optimizer):
+                    self.engine.guard_scheduler(config.scheduler, optimizer)
+        if optimizers:
+            self._announce(_lightning_module(model))
+        return model, optimizers, lr_schedulers
+
+    @override
+    def teardown(self) -> None:
+        self.engine.overflows(wait=True)
+        self.engine.restore()
+        self._model = None
+
+    # ------------------------------------------------------------------------ forward and backward
+
+    @override
+    def convert_input(self, data: Any) -> Any:
+        dtype = self.engine.properties.half_dtype
+        return cast_floating(data, dtype) if self._cast_inputs and dtype is not None else data
+
+    @override
+    def convert_output(self, data: Any) -> Any:
+        return cast_floating(data, torch.float32)
+
+    @override
+    def forward_context(self) -> AbstractContextManager[Any]:
+        return self.engine.forward_context()
+
+    @override
+    def pre_backward(self, tensor: Tensor, module: LightningModule) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        model = self._model
+        is_synchronising = (
+            isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync
+        )
+        scaled = self.engine.scale_loss(tensor, is_synchronising=is_synchronising)
+        return super().pre_backward(scaled, module)
+
+    @override
+    def backward(self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        # Activation checkpointing runs parts of the forward again, in here.
+        with self.engine.forward_context():
+            super().backward(tensor, model, optimizer, *args, **kwargs)
+
+    # ---------------------------------------------------------------------------------------- step
+
+    @override
+    def clip_gradients(
+        self,
+        optimizer: Optimizer | LightningOptimizer,
+        clip_val: int | float | None = 0.0,
+        gradient_clip_algorithm: GradClipAlgorithmType | str = GradClipAlgorithmType.NORM,
+    ) -> None:
+        if clip_val is None or clip_val <= 0:
+            return
+        is_by_value = GradClipAlgorithmType(gradient_clip_algorithm) == GradClipAlgorithmType.VALUE
+        limit = {"clip_value" if is_by_value else "max_norm": float(clip_val)}
+        self.clip_by_rule(optimizer, ClipRule(**limit))
+
+    def clip_by_rule(self, optimizer: Optimizer | LightningOptimizer, rule: ClipRule) -> None:
+        """Clip the true FP32 gradients of an optimizer, now or inside its fused step.
+
+        Args:
+            optimizer: An optimizer of the fitted module.
+            rule: What to clip by.
+        """
+        self.engine.step_of(_bare(optimizer)).clip(rule)
+
+    @override
+    def optimizer_step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        optimizer: Optimizer,
+        model: LightningModule,
+        closure: Callable[[], Any],
+        **kwargs: Any,
+    ) -> Any:
+        step = self.engine.step_of(optimizer)
+        num_steps = model.trainer.global_step
+        hooks = partial(self._after_closure, model, optimizer)
+        if closure is not do_nothing_closure and self._hands_closure_on(optimizer):
+            result = ClosureStep(step, self.engine.masters).run(closure, hooks, **kwargs)
+        else:
+            result = closure()
+            if result is None and model.automatic_optimization:
+                return result
+            step.step(hooks, is_looked=bool(_gradient_readers(model)), **kwargs)
+        self.engine.after_step(optimizer, num_steps=num_steps)
+        return result
+
+    # ---------------------------------------------------------------------------------- checkpoint
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.engine.scaler.state_dict(), "resolved": self.engine.properties.describe()}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        state = dict(state_dict)
+        saved, present = state.pop("resolved", None), self.engine.properties.describe()
+        self.engine.load_scaler_state(state)
+        changed = [name for name in present if saved is not None and saved.get(name) != present[name]]
+        if changed:
+            details = ", ".join(f"{name}: {saved.get(name)} -> {present[name]}" for name in changed)
+            rank_zero_warn(
+                f"the checkpoint was made with other precision properties ({details}); training goes "
+                "on with those of this run. Set the same precision to continue exactly."
+            )
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        stock = checkpoint.get("MixedPrecision")
+        if stock and type(self).__qualname__ not in checkpoint:
+            self.engine.load_scaler_state(stock)
+
+    # ------------------------------------------------------------------------------------- private
+
+    def _hands_closure_on(self, optimizer: Optimizer) -> bool:
+        return not self.engine.properties.is_dynamic and evaluates_closure(optimizer)
+
+    def _check_optimizer(self, optimizer: Any) -> None:
+        name = type(optimizer).__name__
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"configure_optimizers returned {name}; an opt level steps subclasses of "
+                "torch.optim.Optimizer only. Use precision='32-true' with this object."
+            )
+        if self.engine.properties.is_dynamic and isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                f"{name} evaluates its closure several times in a step, which loss_scale = "
+                "'dynamic' cannot follow. Give a fixed scale, for example "
+                "AmpPrecision(loss_scale=1.0), or half_dtype='bf16'."
+            )
+
+    def _announce(self, module: LightningModule) -> None:
+        kernels = ", ".join(dict.fromkeys(item.implementation for item in describe_kernels()))
+        rows = summary_rows(
+            module, self.engine, kernels=kernels, readers=_gradient_readers(module)
+        )
+        strategy = module.trainer.strategy
+        agreed = strategy.broadcast(self.state_dict())
+        if agreed != self.state_dict():
+            raise RuntimeError(
+                f"rank {strategy.global_rank} resolved {self.state_dict()}, rank 0 {agreed}; all "
+                "ranks must train at the same precision. Give every rank the same arguments."
+            )
+        rank_zero_info("\n" + format_table("Mixed precision", rows))
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse strategies that bring a precision plugin of their own.
+
+    Args:
+        strategy: A Lightning strategy object.
+
+    Raises:
+        ValueError: The strategy shards the model or compiles it for TPUs.
+    """
+    for cls in type(strategy).__mro__:
+        if cls.__name__.startswith(_REFUSED_STRATEGIES) or "XLA" in cls.__name__:
+            raise ValueError(
+                f"strategy = {type(strategy).__name__} accepts only its own precision plugins; opt "
+                "levels work with 'auto', 'ddp', 'ddp_spawn', 'ddp_fork' and 'ddp_notebook'. Choose "
+                "one of those, or precision='bf16-mixed' with this strategy."
+            )
+
+
+def _bare(optimizer: Optimizer | LightningOptimizer) -> Optimizer:
+    return optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+
+
+def _lightning_module(model: nn.Module) -> LightningModule:
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    assert isinstance(module, LightningModule)
+    return module
+
+
+def _gradient_readers(model: LightningModule) -> list[str]:
+    """Name what may read or write gradients between the backward and the step."""
+    hooks = ("on_before_optimizer_step", "on_before_zero_grad")
+    clips = ("configure_gradient_clipping", "clip_gradients")
+    readers = [type(model).__name__] if any(is_overridden(n, model) for n in hooks + clips) else []
+    for callback in model.trainer.callbacks:
+        is_reader = any(is_overridden(name, callback, Callback) for name in hooks)
+        if is_reader and getattr(callback, "reads_gradients", True):
+            readers.append(type(callback).__name__)
+    return readers

@@ -1,0 +1,278 @@
+"""The mixed-precision engine: everything an opt level does, for any training loop.
+
+A loop converts the model once, attaches its optimizers, and then for each step runs the forward in
+:meth:`AmpEngine.forward_context`, calls :meth:`AmpEngine.scale_loss` before the backward and steps
+through :meth:`AmpEngine.step_of`.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_mp.amp.forward_mode import HalfForwardMode
+from lightning_mp.amp.loss_scaler import LossScaler
+from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.model_cast import check_castable
+from lightning_mp.amp.module_hooks import ModuleHooks
+from lightning_mp.amp.opt_levels import OptLevelProperties
+from lightning_mp.amp.optimizer_step import OptimizerStep
+from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
+from lightning_mp.amp.scheduler_guard import SchedulerGuard
+
+__all__ = ["AmpEngine"]
+
+_MAX_RECORDS = 1000
+
+
+class AmpEngine:
+    """Apply an opt level to one model and its optimizers.
+
+    Args:
+        properties: Resolved properties of the level.
+        scaler: Scaler of the loss.
+
+    Example:
+        >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
+        >>> properties = resolve_opt_level("O2", half_dtype=torch.bfloat16)
+        >>> engine = AmpEngine(properties, LossScaler(properties.loss_scale))
+        >>> model = nn.Linear(7, 3)
+        >>> engine.convert(model)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> engine.attach([optimizer])
+        >>> with engine.forward_context():
+        ...     loss = nn.functional.mse_loss(model(torch.randn(5, 7)), torch.randn(5, 3))
+        >>> engine.scale_loss(loss).backward()
+        >>> engine.step(optimizer)
+        >>> model.weight.dtype, engine.skipped_steps
+        (torch.bfloat16, 0)
+    """
+
+    def __init__(self, properties: OptLevelProperties, scaler: LossScaler) -> None:
+        self.properties = properties
+        self.scaler = scaler
+        self._tracker = OverflowTracker()
+        # Bounded: nobody need ask for the records.
+        self._overflows: deque[OverflowRecord] = deque(maxlen=_MAX_RECORDS)
+        self._masters: MasterWeights | None = None
+        self._hooks: ModuleHooks | None = None
+        self._names: dict[Tensor, str] = {}
+        self._steps: dict[Optimizer, OptimizerStep] = {}
+        self._guards: list[SchedulerGuard] = []
+        self._found_inf = torch.zeros(())
+
+    @property
+    def masters(self) -> MasterWeights:
+        """The FP32 values behind the converted model.
+
+        Raises:
+            RuntimeError: No model was converted.
+        """
+        if self._masters is None:
+            raise RuntimeError("no model was converted yet; call convert(model) first")
+        return self._masters
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether a model is converted at present."""
+        return self._masters is not None
+
+    @property
+    def found_inf(self) -> Tensor:
+        """Float32 scalar on the device: 1 if the last optimizer step met a non-finite gradient."""
+        return self._found_inf
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale of the next backward; reading it waits for the device."""
+        return float(self.scaler.next_scale.item())
+
+    @property
+    def skipped_steps(self) -> int:
+        """Number of optimizer steps skipped so far; reading it waits for the device."""
+        return int(self.scaler.num_skipped_steps.item())
+
+    def convert(self, module: nn.Module) -> None:
+        """Cast a model in place and hook its state dict and forward.
+
+        Args:
+            module: An FP32 model, not wrapped for data parallelism.
+
+        Raises:
+            ValueError: The model cannot be cast; it is unchanged then.
+        """
+        if self._masters is not None:
+            self.restore()
+        if self.properties.half_dtype is not None:
+            check_castable(module)
+        self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._masters = MasterWeights(module, self.properties)
+        if self.properties.half_dtype is not None:
+            self._hooks = ModuleHooks(module, self._masters, self.properties.half_dtype)
+
+    def attach(self, optimizers: list[Optimizer]) -> None:
+        """Take over optimizers of the converted model.
+
+        Args:
+            optimizers: Torch optimizers over the model's parameters.
+        """
+        self.masters.follow_devices()
+        if optimizers and not self.properties.master_weights:
+            self.masters.drop()
+        for optimizer in optimizers:
+            step = OptimizerStep(optimizer, self.masters, self.scaler, self._names)
+            self._steps[optimizer] = step
+
+    def guard_scheduler(self, scheduler: Any, optimizer: Optimizer) -> None:
+        """Hold a learning-rate scheduler while its optimizer skips.
+
+        Args:
+            scheduler: A torch scheduler.
+            optimizer: Its optimizer; one that is not attached is left alone.
+        """
+        if optimizer in self._steps:
+            self._guards.append(SchedulerGuard(scheduler, self._steps[optimizer].ledger))
+
+    def step_of(self, optimizer: Optimizer) -> OptimizerStep:
+        """Return the step engine of an attached optimizer.
+
+        Args:
+            optimizer: The optimizer.
+
+        Raises:
+            KeyError: The optimizer was not attached.
+        """
+        try:
+            return self._steps[optimizer]
+        except KeyError:
+            raise KeyError(
+                f"{type(optimizer).__name__} is not attached to this engine; pass it to attach() "
+                "after the model was converted"
+            ) from None
+
+    @property
+    def steps(self) -> Mapping[Optimizer, OptimizerStep]:
+        """The step engine of each attached optimizer, in order."""
+        return self._steps
+
+    def forward_context(self) -> Any:
+        """Return the context that the model's forward, its loss and its backward run in."""
+        dtype = self.properties.half_dtype
+        return nullcontext() if dtype is None else HalfForwardMode(dtype)
+
+    def scale_loss(self, loss: Tensor, *, is_synchronising: bool = False) -> Tensor:
+        """Scale a loss and prepare the gradients that exist already for its backward.
+
+        The scale moves here and nowhere else, so gradients made with the old one have been
+        unscaled with it. Gradients of earlier backwards are raised to FP32, so that micro-batches
+        are summed in FP32.
+
+        Args:
+            loss: Scalar loss of any floating dtype.
+            is_synchronising: Whether this backward averages gradients over processes in buckets of
+                the parameters' dtype; FP32 sums are then rounded once, before it.
+
+        Returns:
+            The scaled loss in FP32, or the loss itself if nothing is scaled.
+        """
+        self.scaler.to(loss.device)
+        ratio = self.scaler.update() if self.scaler.has_pending else None
+        for step in self._steps.values():
+            step.before_backward(ratio)
+        for parameter in self.masters.half_parameters:
+            gradient = parameter.grad
+            wanted = parameter.dtype if is_synchronising else torch.float32
+            if gradient is not None and gradient.dtype != wanted:
+                parameter.grad = gradient.to(wanted)
+        return loss if self.scaler.is_identity else self.scaler.scale_loss(loss)
+
+    def step(self, optimizer: Optimizer, before_update: Any = None, **kwargs: Any) -> None:
+        """Step an attached optimizer unless a gradient is not finite.
+
+        Args:
+            optimizer: The optimizer.
+            before_update: Called with FP32 gradients in place, before the update.
+            **kwargs: ``is_looked`` and ``num_steps``, see :meth:`after_step`; the rest goes to
+                ``optimizer.step``.
+        """
+        is_looked = kwargs.pop("is_looked", before_update is not None)
+        num_steps = kwargs.pop("num_steps", 0)
+        step = self.step_of(optimizer)
+        step.step(before_update or _nothing, is_looked=is_looked, **kwargs)
+        self.after_step(optimizer, num_steps=num_steps)
+
+    def after_step(self, optimizer: Optimizer, *, num_steps: int) -> None:
+        """Note how a step ended; nothing is read from the device.
+
+        Args:
+            optimizer: The optimizer that was stepped.
+            num_steps: Number of steps before this one, for the overflow records.
+        """
+        check = self.step_of(optimizer).last_check
+        if check is None or not check.has_gradients:
+            return
+        self._found_inf = check.found_inf
+        self._tracker.push(
+            num_steps,
+            list(self._steps).index(optimizer),
+            check.flag,
+            self.scaler.scale,
+            check.finite_flags,
+            check.parameter_names,
+            new_scale=self.scaler.next_scale,
+        )
+        self._overflows += self._tracker.drain()
+
+    def overflows(self, *, wait: bool = False) -> list[OverflowRecord]:
+        """Return the overflows since the last call.
+
+        Args:
+            wait: Wait for the device to tell of the latest steps too.
+        """
+        self._overflows += self._tracker.drain(wait=wait)
+        records = list(self._overflows)
+        self._overflows.clear()
+        return records
+
+    @contextmanager
+    def masters_in(self, optimizer: Optimizer) -> Iterator[None]:
+        """Hold the masters in an attached optimizer's parameter groups.
+
+        Args:
+            optimizer: The optimizer.
+        """
+        with self.step_of(optimizer).swap.masters_in():
+            yield
+
+    def load_scaler_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the loss scaler and go on counting skipped steps from it.
+
+        Args:
+            state: What ``scaler.state_dict()`` returned, or a ``GradScaler`` state.
+
+        Raises:
+            ValueError: The state is impossible; nothing is changed then.
+        """
+        self.scaler.load_state_dict(state)
+        self._tracker.num_skipped_steps = self.skipped_steps
+
+    def restore(self) -> None:
+        """Undo everything: FP32 weights, ordinary optimizers and schedulers, no hooks."""
+        for guard in self._guards:
+            guard.remove()
+        for step in self._steps.values():
+            step.detach()
+        if self._hooks is not None:
+            self._hooks.remove()
+        if self._masters is not None:
+            self._masters.restore()
+        self._guards, self._hooks, self._masters = [], None, None
+        self._steps, self._names = {}, {}
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,126 @@
+"""Masters stand in an optimizer only while it works ("swap on step").
+
+Between steps ``param_groups`` hold the model's own parameters, so zero_grad, toggling, freezing and
+everything else that walks an optimizer finds what it looks for. While gradients are clipped, while
+the optimizer steps and while it is saved or loaded, the FP32 masters are in; the optimizer's state is
+keyed by them all the time.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from lightning_mp.amp.master_weights import MasterWeights
+
+__all__ = ["MasterSwap"]
+
+
+class MasterSwap:
+    """Swap the masters of one optimizer in and out.
+
+    Args:
+        optimizer: A torch optimizer over model parameters.
+        masters: Masters of the model.
+    """
+
+    def __init__(self, optimizer: Optimizer, masters: MasterWeights) -> None:
+        self._optimizer = optimizer
+        self._masters = masters
+        self._depth = 0
+        self._handles: list[RemovableHandle] = []
+        self._key_state_by_masters()
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(self._before_saving),
+            optimizer.register_state_dict_post_hook(self._after_saving),
+            optimizer.register_load_state_dict_pre_hook(self._before_loading),
+            optimizer.register_load_state_dict_post_hook(self._after_loading),
+        ]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The optimizer's model parameters, in order, whether or not the masters are in."""
+        owner_of = self._masters.owner_of
+        return [owner_of(item) for group in self._optimizer.param_groups for item in group["params"]]
+
+    @contextmanager
+    def masters_in(self) -> Iterator[None]:
+        """Hold the masters in the optimizer's parameter groups; may be nested."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def masters_out(self) -> Iterator[None]:
+        """Hold the model's parameters in the groups for a while inside :meth:`masters_in`."""
+        depth, self._depth = self._depth, 0
+        self._replace(self._masters.owner_of)
+        try:
+            yield
+        finally:
+            self._depth = depth
+            self._replace(self._masters.of)
+
+    def detach(self) -> None:
+        """Remove the hooks and key the state by the model's parameters again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        state = self._optimizer.state
+        for key in list(state):
+            owner = self._masters.owner_of(key)
+            if owner is not key:
+                state[owner] = state.pop(key)
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._key_state_by_masters()
+            self._replace(self._masters.of)
+
+    def _leave(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._replace(self._masters.owner_of)
+
+    def _replace(self, function: Any) -> None:
+        for group in self._optimizer.param_groups:
+            # In place: optimizers such as LBFGS keep a reference to this very list.
+            group["params"][:] = [function(item) for item in group["params"]]
+
+    def _key_state_by_masters(self) -> None:
+        # Some optimizers (Adagrad) make their state, in half, as soon as they get a parameter.
+        state = self._optimizer.state
+        for parameter in self.parameters:
+            master = self._masters.of(parameter)
+            if master is not parameter and parameter in state:
+                entry = state.pop(parameter)
+                state[master] = {key: _raised(value, parameter) for key, value in entry.items()}
+
+    def _before_saving(self, optimizer: Optimizer) -> None:
+        self._enter()
+
+    def _after_saving(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._leave()
+
+    def _before_loading(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        # torch refuses groups of another shape after this hook and then never calls the second
+        # one: the masters must not go in for a state dict that will be refused.
+        saved = [len(group["params"]) for group in state_dict["param_groups"]]
+        if saved == [len(group["params"]) for group in optimizer.param_groups]:
+            self._enter()
+
+    def _after_loading(self, optimizer: Optimizer) -> None:
+        self._leave()
+
+
+def _raised(value: Any, parameter: Tensor) -> Any:
+    if isinstance(value, Tensor) and value.dtype == parameter.dtype:
+        return value.to(torch.float32)
+    return value

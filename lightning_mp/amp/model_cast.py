@@ -1,0 +1,143 @@
+"""Which parameters and buffers of a model an opt level turns to half, and what is refused.
+
+Parameters are cast one by one and in place, so tied weights stay tied and whoever holds a Parameter
+(an optimizer, a DDP wrapper) keeps holding the right one. Norm layers stay FP32 because their
+statistics lose too much in half; torchmetrics metrics are counters, not model, and are left alone.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
+
+from lightning_mp.amp.opt_levels import OptLevelProperties
+
+__all__ = ["castable_buffers", "castable_parameters", "check_castable", "kept_module_types"]
+
+_BATCH_NORMS: tuple[type[nn.Module], ...] = (_BatchNorm,)
+_NORMS: tuple[type[nn.Module], ...] = (
+    _BatchNorm,
+    _InstanceNorm,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def kept_module_types(properties: OptLevelProperties) -> tuple[type[nn.Module], ...]:
+    """Return the module classes whose own parameters and buffers stay FP32 at an opt level.
+
+    Args:
+        properties: Resolved properties of the level.
+
+    Returns:
+        All norm layers, the batch norms only, or nothing.
+    """
+    if properties.keep_norms_fp32:
+        return _NORMS
+    return _BATCH_NORMS if properties.keep_batchnorm_fp32 else ()
+
+
+def check_castable(module: nn.Module) -> None:
+    """Refuse a model that cannot be cast: wrapped for data parallelism, half or lazy.
+
+    Args:
+        module: The model as the user built it.
+
+    Raises:
+        ValueError: The model, or a part of it, is in one of those states. Nothing was changed.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise ValueError(
+                f"the model's part {name or '<root>'!r} is wrapped in {type(part).__name__}; an opt "
+                "level casts the bare model. Hand over the bare module and wrap it afterwards (a "
+                "Trainer does that itself with strategy='ddp')."
+            )
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ValueError(
+                f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need its "
+                "values. Run one forward pass before training starts."
+            )
+        if parameter.dtype in _HALF_DTYPES:
+            raise ValueError(
+                f"parameter {name!r} has dtype {parameter.dtype}; the model must come in "
+                "torch.float32, since master weights made from half values have lost their low "
+                "bits. Remove the .half()/.bfloat16() call: the opt level casts by itself."
+            )
+
+
+def castable_parameters(
+    module: nn.Module, kept: tuple[type[nn.Module], ...]
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield each FP32 parameter that is to become half, once, under its first name.
+
+    Args:
+        module: The model.
+        kept: Module classes whose own parameters stay as they are.
+
+    Yields:
+        Qualified name and parameter.
+    """
+    seen: set[nn.Parameter] = set()
+    kept_parameters = {
+        parameter
+        for _, part in module.named_modules()
+        if isinstance(part, kept)
+        for parameter in part.parameters(recurse=False)
+    }
+    for prefix, part in _cast_parts(module, kept):
+        for name, parameter in part.named_parameters(recurse=False):
+            if parameter.dtype != torch.float32 or parameter in seen:
+                continue
+            seen.add(parameter)
+            # A weight shared with a norm layer stays what the norm layer needs.
+            if parameter not in kept_parameters:
+                yield prefix + name, parameter
+
+
+def castable_buffers(
+    module: nn.Module, kept: tuple[type[nn.Module], ...]
+) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Yield each FP32 buffer that is to become half.
+
+    Args:
+        module: The model.
+        kept: Module classes whose own buffers stay as they are.
+
+    Yields:
+        Owner, name within the owner, and buffer.
+    """
+    for _, part in _cast_parts(module, kept):
+        for name, buffer in part.named_buffers(recurse=False):
+            if buffer.dtype == torch.float32:
+                yield part, name, buffer
+
+
+def _cast_parts(
+    module: nn.Module, kept: tuple[type[nn.Module], ...]
+) -> Iterator[tuple[str, nn.Module]]:
+    metrics = _metric_types()
+    seen: set[nn.Module] = set()
+    pending = [("", module)]
+    while pending:
+        prefix, part = pending.pop()
+        if part in seen or isinstance(part, metrics):
+            continue
+        seen.add(part)
+        if not isinstance(part, kept):
+            yield prefix, part
+        children = [(f"{prefix}{name}.", child) for name, child in part.named_children()]
+        pending += reversed(children)
+
+
+def _metric_types() -> tuple[type[nn.Module], ...]:
+    # A model can hold a metric only if torchmetrics was imported, so nothing is imported for it.
+    torchmetrics = sys.modules.get("torchmetrics")
+    return () if torchmetrics is None else (torchmetrics.Metric,)

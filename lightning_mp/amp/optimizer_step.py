@@ -1,0 +1,279 @@
+"""One optimizer's step under an opt level: unscale, clip, decide, update, copy to half.
+
+Three paths, chosen at every step:
+
+* fast: nobody looks at the gradients, so clipping is only recorded and everything happens in pass 2;
+* looked: somebody reads or writes gradients before the step, so each weight gets one unscaled FP32
+  gradient that is both the model parameter's and the master's ``.grad``; then the same pass 2;
+* plain: any other optimizer; FP32 gradients as above and the optimizer's own ``step`` on the masters.
+
+A step whose gradients are not all finite changes nothing, whatever the loss scale.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_mp.amp.fused_adam import apply_fused_adam, can_fuse_adam
+from lightning_mp.amp.gradient_check import GradientCheck, dense_values
+from lightning_mp.amp.gradient_clip import ClipRule, clip_gradients_, scale_gradients_
+from lightning_mp.amp.host_flag import HostFlag
+from lightning_mp.amp.loss_scaler import LossScaler
+from lightning_mp.amp.master_swap import MasterSwap
+from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.skip_ledger import SkipLedger
+from lightning_mp.kernels.reference import clip_coefficient, copy_to_float32, total_norm
+
+__all__ = ["OptimizerStep"]
+
+
+class OptimizerStep:
+    """Run the steps of one optimizer.
+
+    Args:
+        optimizer: A torch optimizer over the model's parameters.
+        masters: Masters of the model.
+        scaler: Scaler of the loss that the gradients come from.
+        names: Qualified name of each model parameter.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        masters: MasterWeights,
+        scaler: LossScaler,
+        names: Mapping[Tensor, str],
+    ) -> None:
+        self.optimizer = optimizer
+        self.swap = MasterSwap(optimizer, masters)
+        self.ledger = SkipLedger()
+        self.path = "none yet"
+        self.last_check: GradientCheck | None = None
+        self._masters = masters
+        self._scaler = scaler
+        self._names = names
+        self._check: GradientCheck | None = None
+        self._shared: dict[Tensor, Tensor] | None = None
+        self._recorded: ClipRule | None = None
+        self._may_record = False
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether the update needs no FP32 gradients and no call of the optimizer's own step."""
+        return can_fuse_adam(self.optimizer, self._masters)
+
+    @torch.no_grad()
+    def unscale(self) -> None:
+        """Give each weight one unscaled FP32 gradient, shared with its master; once per step."""
+        if self._shared is not None:
+            return
+        parameters = self._with_gradient()
+        self._check = GradientCheck(parameters, self._names)
+        self._raise_gradients(parameters)
+        gradients = [dense_values(parameter) for parameter in parameters]
+        if gradients and not self._scaler.is_identity:
+            scale_gradients_(gradients, self._scaler.inv_scale)
+        self._shared = {}
+        for parameter in parameters:
+            assert parameter.grad is not None
+            self._shared[parameter] = parameter.grad
+            self._masters.of(parameter).grad = parameter.grad
+
+    def unscale_anew(self) -> GradientCheck:
+        """Unscale the gradients of a new evaluation of the closure.
+
+        Returns:
+            What pass 1 found in them.
+        """
+        self._shared = self._check = None
+        self.unscale()
+        assert self._check is not None
+        return self._check
+
+    @torch.no_grad()
+    def clip(self, rule: ClipRule) -> None:
+        """Clip the unscaled gradients, or note the rule for pass 2 if nobody can tell.
+
+        Args:
+            rule: What to clip by.
+        """
+        if self._may_record and self._shared is None and self._recorded is None:
+            self._recorded = rule
+            return
+        self.unscale()
+        self._apply_recorded()
+        clip_gradients_([dense_values(parameter) for parameter in self._with_gradient()], rule)
+
+    @torch.no_grad()
+    def step(self, before_update: Callable[[], None], *, is_looked: bool, **kwargs: Any) -> None:
+        """Step the optimizer unless a gradient is not finite.
+
+        Args:
+            before_update: Runs between unscaling and the update; hooks and clipping go here.
+            is_looked: Whether ``before_update`` may read or write gradients other than by
+                :meth:`clip`.
+            **kwargs: Passed on to ``optimizer.step``.
+        """
+        is_fused = self.can_fuse and not kwargs
+        if is_looked or (not is_fused and self._must_unscale):
+            self.unscale()
+        self.path = "plain" if not is_fused else "fast" if self._shared is None else "looked"
+        self._run_before_update(before_update, may_record=is_fused)
+        parameters = self._with_gradient()
+        check = self._check or GradientCheck(parameters, self._names)
+        self._masters.adopt(parameters)
+        if is_fused:
+            self._fused_update(check)
+        else:
+            self._plain_update(check, **kwargs)
+        self._masters.push(parameters)
+        self.finish(check)
+
+    @torch.no_grad()
+    def before_backward(self, ratio: Tensor | None) -> None:
+        """Bring gradients left from earlier backwards to the scale of the next one.
+
+        Args:
+            ratio: New over old loss scale, or ``None`` if it did not move.
+        """
+        gradients = [dense_values(parameter) for parameter in self._with_gradient()]
+        factor = ratio
+        if self._shared is not None:
+            is_stale = all(item.grad is not kept for item, kept in self._shared.items())
+            factor = ratio if is_stale or self._scaler.is_identity else self._scaler.scale
+            self._forget_unscaled()
+        if gradients and factor is not None:
+            scale_gradients_(gradients, factor)
+
+    def detach(self) -> None:
+        """Give the optimizer back as an ordinary one over the model's parameters."""
+        self._forget_unscaled()
+        self.swap.detach()
+
+    @property
+    def _must_unscale(self) -> bool:
+        return self._masters.has_masters or not self._scaler.is_identity
+
+    def _with_gradient(self) -> list[Tensor]:
+        return [item for item in self.swap.parameters if item.grad is not None]
+
+    def _raise_gradients(self, parameters: list[Tensor]) -> None:
+        halves = []
+        for parameter in parameters:
+            gradient = parameter.grad
+            assert gradient is not None
+            if gradient.is_sparse:
+                parameter.grad = gradient.coalesce().to(torch.float32)
+            elif gradient.dtype in (torch.float16, torch.bfloat16):
+                halves.append(parameter)
+        targets = [self._masters.of(parameter).detach() for parameter in halves]
+        likes = [target if target.dtype == torch.float32 else target.float() for target in targets]
+        copies = copy_to_float32([parameter.grad for parameter in halves], likes)
+        for parameter, copy in zip(halves, copies, strict=True):
+            parameter.grad = copy
+
+    def _run_before_update(self, before_update: Callable[[], None], *, may_record: bool) -> None:
+        self._may_record = may_record
+        try:
+            if self._shared is None:
+                before_update()
+                return
+            with self.swap.masters_in():
+                before_update()
+        finally:
+            self._may_record = False
+        self.collect()
+
+    def collect(self) -> None:
+        """Honour what hooks did to ``.grad`` of a model parameter or of its master.
+
+        A hook may have put another tensor, or None, on either side; the side that changed counts,
+        the master's if both did.
+        """
+        assert self._shared is not None
+        for parameter in self.swap.parameters:
+            master, shared = self._masters.of(parameter), self._shared.get(parameter)
+            if master is parameter:
+                continue
+            if master.grad is not shared:
+                parameter.grad = master.grad
+            elif parameter.grad is not shared:
+                gradient = parameter.grad
+                master.grad = None if gradient is None else gradient.to(torch.float32)
+
+    def _fused_update(self, check: GradientCheck) -> None:
+        factor: Tensor | None = None
+        clip_value: float | None = None
+        rule = self._recorded
+        if self._shared is None:
+            factor = self._scaler.inv_scale.to(check.found_inf.device)
+        if rule is not None:
+            clip_value = rule.clip_value
+            if rule.max_norm is not None:
+                assert factor is not None
+                scaled = [dense_values(parameter) for parameter in self._with_gradient()]
+                norm = total_norm(scaled, rule.norm_type) * factor
+                factor = factor * clip_coefficient(norm, rule.max_norm)
+        apply_fused_adam(
+            self.optimizer,
+            self._masters,
+            found_inf=check.found_inf,
+            factor=factor,
+            clip_value=clip_value,
+        )
+
+    def _plain_update(self, check: GradientCheck, **kwargs: Any) -> None:
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False) and check.has_gradients:
+            # Such an optimizer skips by itself, on the device.
+            self._step_on_masters(found_inf=check.found_inf, **kwargs)
+        elif not check.flag.read():
+            self._step_on_masters(**kwargs)
+
+    def _step_on_masters(self, found_inf: Tensor | None = None, **kwargs: Any) -> None:
+        optimizer: Any = self.optimizer
+        for parameter in self._with_gradient():
+            gradient = parameter.grad
+            # Without a master the update happens in the weight's own dtype (O3).
+            if self._masters.of(parameter) is parameter and gradient is not None:
+                parameter.grad = gradient.to(parameter.dtype)
+        if found_inf is not None:
+            optimizer.grad_scale, optimizer.found_inf = None, found_inf
+        try:
+            with self.swap.masters_in(), torch.enable_grad():
+                optimizer.step(**kwargs)
+        finally:
+            if found_inf is not None:
+                del optimizer.grad_scale, optimizer.found_inf
+
+    def _apply_recorded(self) -> None:
+        if self._recorded is not None:
+            rule, self._recorded = self._recorded, None
+            clip_gradients_([dense_values(item) for item in self._with_gradient()], rule)
+
+    def finish(self, check: GradientCheck) -> None:
+        """Forget this step's gradients and tell the scaler and the schedulers how it ended.
+
+        Args:
+            check: What pass 1 found.
+        """
+        self._recorded = None
+        self._check = None
+        for parameter in self.swap.parameters:
+            master = self._masters.of(parameter)
+            if master is not parameter:
+                master.grad = None
+        self.last_check = check
+        if check.has_gradients:
+            self._scaler.record(check.found_inf)
+            self.ledger.record(check.flag)
+
+    def _forget_unscaled(self) -> None:
+        for parameter in self._shared or ():
+            master = self._masters.of(parameter)
+            if master is not parameter:
+                master.grad = None
+        self._shared = None
+        self._check = None

@@ -1,0 +1,98 @@
+"""The start-up table: what an opt level was resolved to, in words."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from lightning_mp.amp.engine import AmpEngine
+
+__all__ = ["bytes_per_parameter", "format_table", "summary_rows"]
+
+
+def bytes_per_parameter(module: nn.Module, engine: AmpEngine) -> dict[str, float]:
+    """Measure the memory that weights and masters take, averaged over the model's parameters.
+
+    Args:
+        module: The converted model.
+        engine: The engine that converted it.
+
+    Returns:
+        Bytes per parameter element under ``"weights"`` and ``"masters"``.
+    """
+    parameters = list(module.parameters())
+    num_elements = max(1, sum(parameter.numel() for parameter in parameters))
+    weights = sum(item.numel() * item.element_size() for item in parameters)
+    masters = [engine.masters.of(item) for item in parameters]
+    owned = [
+        master
+        for master, item in zip(masters, parameters, strict=True)
+        if master is not item
+    ]
+    master_bytes = sum(master.numel() * master.element_size() for master in owned)
+    return {"weights": weights / num_elements, "masters": master_bytes / num_elements}
+
+
+def summary_rows(
+    module: nn.Module, engine: AmpEngine, *, kernels: str, readers: Sequence[str]
+) -> dict[str, str]:
+    """Collect the rows of the start-up table.
+
+    Args:
+        module: The converted model.
+        engine: The engine that converted it, with its optimizers attached.
+        kernels: Which kernels run, in words.
+        readers: Names of what reads gradients before a step; empty if nobody does.
+
+    Returns:
+        Label and text of each row, in order.
+    """
+    properties = engine.properties
+    memory = bytes_per_parameter(module, engine)
+    kept = "none"
+    if properties.keep_norms_fp32:
+        kept = "all norm layers"
+    elif properties.keep_batchnorm_fp32:
+        kept = "batch norms"
+    half = properties.half_dtype
+    return {
+        "opt level": properties.opt_level,
+        "model dtype": "float32" if half is None else str(half).removeprefix("torch."),
+        "kept in float32": "everything" if half is None else kept,
+        "master weights": "float32" if engine.masters.has_masters else "none",
+        "loss scale": _loss_scale(engine),
+        "kernels": kernels,
+        "bytes per parameter": f"weights {memory['weights']:.1f} + masters {memory['masters']:.1f}",
+        "FP32 gradients": _gradients(engine, readers),
+    }
+
+
+def format_table(title: str, rows: Mapping[str, str]) -> str:
+    """Lay out rows as a two-column table.
+
+    Args:
+        title: First line.
+        rows: Label and text of each row.
+
+    Returns:
+        The table, several lines without a trailing newline.
+    """
+    width = max(len(label) for label in rows)
+    line = "-" * max(len(title), *(width + 3 + len(text) for text in rows.values()))
+    body = [f"{label:<{width}} | {text}" for label, text in rows.items()]
+    return "\n".join([title, line, *body, line])
+
+
+def _loss_scale(engine: AmpEngine) -> str:
+    scale = f"{engine.loss_scale:.10g}"
+    return f"dynamic, now {scale}" if engine.scaler.is_dynamic else f"static {scale}"
+
+
+def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
+    if engine.properties.half_dtype is None:
+        return "as autograd makes them"
+    if readers:
+        return f"materialised before each step, read by {', '.join(readers)}"
+    plain = [type(item).__name__ for item, step in engine.steps.items() if not step.can_fuse]
+    if plain:
+        return f"materialised before each step, for the step of {', '.join(dict.fromkeys(plain))}"
+    return "not materialised: raised inside the fused step"

@@ -1,0 +1,5 @@
+"""The command line ``lightning-mp``."""
+
+from lightning_mp.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Files that ``lightning-mp init`` copies."""

@@ -1,0 +1,36 @@
+"""``lightning-mp fit|validate|test|predict``: LightningCLI with this suite registered."""
+
+from collections.abc import Sequence
+
+from lightning.pytorch.cli import LightningCLI
+
+from lightning_mp.trainer import Trainer
+
+__all__ = ["run_trainer"]
+
+
+def run_trainer(args: Sequence[str] | None = None) -> LightningCLI:
+    """Run one loop of the Trainer as a YAML file and the arguments say.
+
+    The model and the data are named by ``class_path``. ``optimizer`` and ``lr_scheduler`` may be
+    given in the file in place of the model's own.
+
+    Args:
+        args: Sub-command and its arguments. ``None`` means ``sys.argv[1:]``.
+
+    Returns:
+        The finished LightningCLI, with its ``trainer``, ``model`` and ``datamodule``.
+
+    Raises:
+        SystemExit: With 2 and a message on an unknown key, a misspelt argument or a wrong value.
+    """
+    return LightningCLI(
+        trainer_class=Trainer,
+        # The seed that Lightning takes anyway when none is given, without its warning.
+        seed_everything_default=0,
+        # Without a logger the file lands in the working folder, run after run: overwriting must be
+        # allowed, and the name must not be one that users give their own files.
+        save_config_kwargs={"overwrite": True, "config_filename": "resolved_config.yaml"},
+        parser_kwargs={"prog": "lightning-mp"},
+        args=None if args is None else list(args),
+    )

@@ -1,0 +1,168 @@
+"""Multi-tensor operations in plain torch: the readable form of every fused kernel.
+
+An optimizer step at O2 reads memory twice. Pass 1 looks at the gradients (:func:`finite_flags`,
+:func:`total_norm`); pass 2 turns them into FP32 and updates masters, moments and half weights
+(:func:`adam_step_`). Nothing here copies a value from an accelerator to the host.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+__all__ = [
+    "AdamSettings",
+    "clip_coefficient",
+    "copy_to_float32",
+    "finite_flags",
+    "total_norm",
+    "update_adam_",
+]
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """Scalars of one Adam or AdamW parameter group, named as in ``torch.optim``.
+
+    Attributes:
+        lr: Learning rate, a float or a tensor.
+        beta1: Decay of the first moment, in [0, 1).
+        beta2: Decay of the second moment, in [0, 1).
+        eps: Term added to the denominator.
+        weight_decay: L2 penalty (Adam) or decoupled decay (AdamW).
+        is_decoupled: Whether the decay is AdamW's.
+    """
+
+    lr: float | Tensor
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    is_decoupled: bool
+
+
+def finite_flags(gradients: Sequence[Tensor]) -> Tensor:
+    """Tell for each gradient whether all its elements are finite.
+
+    Args:
+        gradients: Dense floating tensors of one device, of any shape and of mixed dtypes.
+
+    Returns:
+        A bool tensor of shape ``[len(gradients)]`` on the gradients' device. Empty gradients count
+        as finite.
+    """
+    if not gradients:
+        return torch.ones(0, dtype=torch.bool)
+    device = gradients[0].device
+    filled = [gradient for gradient in gradients if gradient.numel()]
+    if len(filled) < len(gradients):
+        flags = torch.ones(len(gradients), dtype=torch.bool, device=device)
+        positions = [index for index, gradient in enumerate(gradients) if gradient.numel()]
+        if positions:
+            flags[positions] = finite_flags(filled)
+        return flags
+    if device.type == "cpu":
+        # aminmax is vectorised for half dtypes on CPUs, the infinity norm is not (20 times slower).
+        extremes = [torch.stack(torch.aminmax(gradient)).float() for gradient in filled]
+        return torch.isfinite(torch.stack(extremes)).all(dim=1)
+    norms = torch._foreach_norm(filled, float("inf"))
+    return torch.isfinite(torch.stack([norm.float() for norm in norms]))
+
+
+def total_norm(gradients: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
+    """Compute the norm of all gradients together, accumulated in FP32.
+
+    Args:
+        gradients: Dense floating tensors of any shape, dtype and device.
+        norm_type: Order of the norm, above 0; ``inf`` is allowed.
+
+    Returns:
+        A float32 scalar on the first gradient's device (on the CPU for an empty list).
+    """
+    filled = [gradient for gradient in gradients if gradient.numel()]
+    if not filled:
+        return torch.zeros(())
+    norms: list[Tensor] = []
+    for members in _by_device(filled):
+        norms += torch._foreach_norm(members, norm_type, dtype=torch.float32)
+    device = filled[0].device
+    return torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), norm_type)
+
+
+def clip_coefficient(norm: Tensor, max_norm: float) -> Tensor:
+    """Return the factor that brings gradients of a given norm down to ``max_norm``.
+
+    The formula is that of ``torch.nn.utils.clip_grad_norm_``.
+
+    Args:
+        norm: Float32 scalar.
+        max_norm: Largest norm allowed, above 0.
+
+    Returns:
+        A float32 scalar of at most 1.
+    """
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+def copy_to_float32(gradients: Sequence[Tensor], masters: Sequence[Tensor]) -> list[Tensor]:
+    """Copy gradients to new FP32 tensors in the memory layout of their masters.
+
+    torch's fused CPU optimizers read a gradient of another layout in storage order and so update
+    the wrong elements; the copy takes the master's layout to rule that out.
+
+    Args:
+        gradients: Dense tensors of any floating dtype.
+        masters: One FP32 tensor per gradient, of the same shape.
+
+    Returns:
+        One new FP32 tensor per gradient.
+    """
+    copies = [torch.empty_like(master, requires_grad=False) for master in masters]
+    for copy, gradient in zip(copies, gradients, strict=True):
+        copy.copy_(gradient)
+    return copies
+
+
+def update_adam_(
+    masters: list[Tensor],
+    gradients: list[Tensor],
+    states: Sequence[dict[str, Tensor]],
+    settings: AdamSettings,
+    found_inf: Tensor,
+) -> None:
+    """Update FP32 masters by Adam or AdamW unless an overflow was found.
+
+    Args:
+        masters: FP32 weights, updated in place.
+        gradients: FP32 gradients, unscaled and clipped, in the masters' layout.
+        states: Per weight ``step``, ``exp_avg`` and ``exp_avg_sq``, updated in place.
+        settings: Scalars of the parameter group.
+        found_inf: Float32 scalar on the masters' device; anything but 0 leaves all as it was.
+    """
+    adam(
+        masters,
+        gradients,
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+        [],
+        [state["step"] for state in states],
+        fused=True,
+        found_inf=found_inf,
+        decoupled_weight_decay=settings.is_decoupled,
+        amsgrad=False,
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        eps=settings.eps,
+        maximize=False,
+    )
+
+
+def _by_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.device, []).append(tensor)
+    return list(groups.values())

@@ -1,0 +1,67 @@
+"""A Trainer that knows the opt levels by itself, without patches of Lightning."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import lightning.pytorch as pl
+from lightning.fabric.connector import _PRECISION_INPUT
+from lightning.pytorch.plugins import _PLUGIN_INPUT
+from lightning.pytorch.utilities.argparse import _defaults_from_env_vars
+
+from lightning_mp.precision_input import PrecisionLevel, resolve_precision
+
+__all__ = ["Trainer"]
+
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def _with_stock_signature(init: _Init) -> _Init:
+    """Show every argument of the stock Trainer instead of ``**kwargs``.
+
+    Lightning's defaults from the environment, jsonargparse and ``help()`` read the signature;
+    without it ``PL_TRAINER_DEVICES`` would go unseen.
+    """
+    stock_init = pl.Trainer.__init__
+    signature = inspect.signature(stock_init)
+    precision = inspect.signature(init).parameters["precision"]
+    parameters = {**signature.parameters, "precision": precision}
+    init.__dict__["__signature__"] = signature.replace(parameters=list(parameters.values()))
+    init.__doc__ = stock_init.__doc__
+    return _defaults_from_env_vars(init)
+
+
+class Trainer(pl.Trainer):
+    """Lightning's Trainer with the precisions O0, O2, O2-bf16, O3 and O3-bf16.
+
+    It needs no patch of Lightning, so it also works with ``LIGHTNING_MP_NO_PATCH=1``, and in
+    ``LightningCLI(trainer_class=lightning_mp.Trainer)``.
+
+    Args:
+        precision: An opt level (letter O; a plain O2 or O3 is fp16 with dynamic loss scaling), or
+            any precision of Lightning.
+        plugins: Plugins as for the stock Trainer; ``AmpPrecision(...)`` is a level's full form.
+        kwargs: Every other argument of the stock Trainer.
+
+    Raises:
+        ValueError: If ``precision`` looks like an opt level but is none, if ``plugins`` holds a
+            precision plugin as well, or if the strategy takes only precision plugins of its own.
+
+    Example:
+        >>> import lightning_mp
+        >>> trainer = lightning_mp.Trainer(precision="O2", logger=False, enable_checkpointing=False)
+        >>> trainer.precision_plugin.opt_level
+        'O2'
+    """
+
+    @_with_stock_signature
+    def __init__(
+        self,
+        *,
+        precision: _PRECISION_INPUT | PrecisionLevel | None = None,
+        plugins: _PLUGIN_INPUT | list[_PLUGIN_INPUT] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        precision, plugins = resolve_precision(precision, plugins, kwargs.get("strategy"))
+        super().__init__(precision=precision, plugins=plugins, **kwargs)

@@ -1,0 +1,1 @@
+"""What several tests share; on the path as ``support`` (see pyproject.toml)."""

@@ -1,0 +1,65 @@
+import sys
+
+import lightning as L
+import pytest
+import torch
+
+from lightning_mp.precision import AmpPrecision
+from lightning_mp.trainer_check import require_lightning_trainer, standalone_note
+
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+
+
+class NotedPrecision(AmpPrecision):
+    def __repr__(self):
+        return f"NotedPrecision(){standalone_note()}"
+
+
+class CheckedCallback(L.Callback):
+    def setup(self, trainer, pl_module, stage):
+        require_lightning_trainer(trainer, asked_by="CheckedCallback")
+
+
+@pytest.fixture
+def standalone():
+    return pytest.importorskip("pytorch_lightning")
+
+
+@pytest.mark.parametrize("trainer", [L.Trainer(**QUIET, accelerator="cpu"), object()])
+def test_other_trainers_pass(trainer):
+    require_lightning_trainer(trainer)
+
+
+def test_callback_in_the_wrong_trainer_names_the_right_import(standalone):
+    class Model(standalone.LightningModule):
+        def training_step(self, batch, batch_idx):
+            return None
+
+        def configure_optimizers(self):
+            return None
+
+    trainer = standalone.Trainer(
+        callbacks=[CheckedCallback()],
+        accelerator="cpu",
+        max_epochs=1,
+        enable_model_summary=False,
+        **QUIET,
+    )
+    with pytest.raises(
+        TypeError,
+        match=r"CheckedCallback = pytorch_lightning.*Trainer; allowed: "
+        r"lightning\.pytorch\.Trainer; use `import lightning as L`",
+    ):
+        trainer.fit(Model(), torch.utils.data.DataLoader(range(7)))
+
+
+def test_plugin_in_the_wrong_trainer_names_the_right_import(standalone):
+    with pytest.raises(
+        Exception, match=r"Found invalid type.*NotedPrecision.*import lightning as L"
+    ):
+        standalone.Trainer(plugins=[NotedPrecision()], accelerator="cpu", **QUIET)
+
+
+def test_no_note_without_the_standalone_package(monkeypatch):
+    monkeypatch.delitem(sys.modules, "pytorch_lightning", raising=False)
+    assert standalone_note() == ""
