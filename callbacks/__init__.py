@@ -3,6 +3,8 @@
 if __name__ != "lightning_mp.callbacks":
     raise ImportError(f"import this package as 'lightning_mp.callbacks', not as {__name__!r}")
 
+from lightning_mp.callbacks.master_grad_clip import MasterGradClip
+from lightning_mp.callbacks.overflow_logger import OverflowLogger
 from lightning_mp.callbacks.run_report import RunReport
 
-__all__ = ["RunReport"]
+__all__ = ["MasterGradClip", "OverflowLogger", "RunReport"]
