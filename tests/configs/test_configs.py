@@ -19,10 +19,12 @@ NUM_WARMUP_STEPS = 20
 def run_cli(folder, *args):
     """Run the command line in a folder and return all that it prints."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # One thread: several fight for the cores, at many times the cost, where tests run side by side.
+    settings = {"PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     process = subprocess.run(
         [sys.executable, "-m", "lightning_mp", *args],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"},
+        env=os.environ | settings,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
