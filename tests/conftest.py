@@ -35,6 +35,10 @@ def make_environment() -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = folder / "bin" / "python"
+        # Python 3.10 and 3.11 put an old setuptools into each environment.
+        subprocess.run(
+            [python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"], check=True
+        )
         site_packages = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
             check=True, capture_output=True, text=True,
