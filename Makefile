@@ -25,12 +25,14 @@ help:  ## list the targets
 run: install  ## train CONFIG (configs/digits_o2.yaml) with real data
 	.venv/bin/python -m lightning_mp fit --config "$(CONFIG)" $(ARGS)
 
-test: test-fast test-slow  ## pass the whole test suite, fast tests first
+test: install  ## pass the whole test suite, fast tests first
+	@$(MAKE) --no-print-directory test-fast
+	@$(MAKE) --no-print-directory test-slow
 
 test-fast: install  ## pass the tests that are not marked slow
 	$(PYTEST) -m "not slow"
 
-test-slow: install | test-fast  ## pass the tests that are marked slow
+test-slow: install  ## pass the tests that are marked slow
 	$(PYTEST) -m slow
 
 lint: install  ## check format, lint, types, layers and spelling
@@ -55,13 +57,13 @@ clean:  ## delete the environments, builds and caches (not the runs)
 
 # --no-build-isolation: setup.py may import torch of the environment that it builds for.
 .venv/.installed .venv-lightning-2.4/.installed: setup.cfg setup.py pyproject.toml
-	@python='$(PYTHON)'; for candidate in $(PYTHONS); do \
-	    test -n "$$python" && break; \
-	    "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' \
-	        2>/dev/null && python="$$candidate"; \
+	@set -- $(PYTHONS); test -z '$(PYTHON)' || set -- '$(PYTHON)'; \
+	for python in "$$@"; do \
+	    "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' \
+	        2>/dev/null && break; python=; \
 	done; \
-	test -n "$$python" || { echo "make: none of '$(PYTHONS)' is a Python >= 3.10 with venv;" \
-	    "install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
+	test -n "$$python" || { echo "make: found no Python >= 3.10 with venv, tried: $$*; install one," \
+	    "or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
 	echo "making $(@D) with $$python"; "$$python" -m venv "$(@D)"
 	"$(@D)/bin/python" $(PIP_INSTALL) setuptools
 	"$(@D)/bin/python" $(PIP_INSTALL) --no-build-isolation --editable '.[dev,vision]'
