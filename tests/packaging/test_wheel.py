@@ -38,7 +38,7 @@ def packaged_files(root: Path) -> set[str]:
     sources = [
         path
         for folder, patterns in {
-            "lightning_mp": ("*.py", "*.pyi", "py.typed"),
+            "lightning_mp": ("*.py", "*.pyi", "*.yaml", "py.typed"),
             "callbacks": ("*.py",),
             "configs": ("*.yaml",),
         }.items()
