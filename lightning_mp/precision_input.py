@@ -10,10 +10,10 @@ from lightning.pytorch.strategies import (
     DeepSpeedStrategy,
     FSDPStrategy,
     ModelParallelStrategy,
-    SingleDeviceXLAStrategy,
     StrategyRegistry,
-    XLAStrategy,
 )
+from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
+from lightning.pytorch.strategies.xla import XLAStrategy
 
 from lightning_mp.amp.opt_levels import parse_precision
 from lightning_mp.precision import AmpPrecision
