@@ -28,10 +28,9 @@ from lightning_mp.amp.tree import cast_floating
 from lightning_mp.kernels.capability import describe_kernels
 from lightning_mp.trainer_check import standalone_note
 
-__all__ = ["AmpPrecision", "check_strategy"]
+__all__ = ["AmpPrecision"]
 
 _HALF_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_REFUSED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy", "XLA")
 
 
 class AmpPrecision(Precision):
@@ -123,13 +122,18 @@ class AmpPrecision(Precision):
         suffix = "-bf16" if properties.half_dtype == torch.bfloat16 else ""
         self.precision = properties.opt_level + suffix  # pyright: ignore[reportAttributeAccessIssue]
         self.engine = AmpEngine(properties, scaler)
+        self.half_dtype = half_dtype
         self._cast_inputs = cast_inputs
         self._skips_schedulers = skip_scheduler_on_overflow
         self._model: nn.Module | None = None
 
     def __repr__(self) -> str:
-        level = self.engine.properties.opt_level
-        return f"{type(self).__name__}(opt_level={level!r}){standalone_note()}"
+        return f"{type(self).__name__}(opt_level={self.opt_level!r}){standalone_note()}"
+
+    @property
+    def opt_level(self) -> str:
+        """The opt level, such as ``"O2"``."""
+        return self.engine.properties.opt_level
 
     @property
     def loss_scale(self) -> float:
@@ -172,9 +176,6 @@ class AmpPrecision(Precision):
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
-        trainer = getattr(module, "_trainer", None)
-        if trainer is not None:
-            check_strategy(trainer.strategy)
         self.engine.convert(module)
         return module
 
@@ -333,24 +334,6 @@ class AmpPrecision(Precision):
                 "ranks must train at the same precision. Give every rank the same arguments."
             )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
-
-
-def check_strategy(strategy: Any) -> None:
-    """Refuse strategies that bring a precision plugin of their own.
-
-    Args:
-        strategy: A Lightning strategy object.
-
-    Raises:
-        ValueError: The strategy shards the model or compiles it for TPUs.
-    """
-    for cls in type(strategy).__mro__:
-        if cls.__name__.startswith(_REFUSED_STRATEGIES) or "XLA" in cls.__name__:
-            raise ValueError(
-                f"strategy = {type(strategy).__name__} accepts only its own precision plugins; opt "
-                "levels work with 'auto', 'ddp', 'ddp_spawn', 'ddp_fork' and 'ddp_notebook'. Choose "
-                "one of those, or precision='bf16-mixed' with this strategy."
-            )
 
 
 def _bare(optimizer: Optimizer | LightningOptimizer) -> Optimizer:

@@ -41,6 +41,11 @@ class ModuleHooks:
             module.register_forward_pre_hook(_Hook(module, self._before_forward), with_kwargs=True),
             module.register_forward_hook(_Hook(module, self._after_forward), always_call=True),
         ]
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):
+                # They check the dtypes before a function mode could step in.
+                hook = _Hook(part, self._before_recurrence)
+                self._handles.append(part.register_forward_pre_hook(hook))
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -74,6 +79,9 @@ class ModuleHooks:
             return None
         context.enter_context(HalfForwardMode(self._half_dtype))
         return cast_floating(args, self._half_dtype), cast_floating(kwargs, self._half_dtype)
+
+    def _before_recurrence(self, module: nn.Module, args: Any) -> Any:
+        return cast_floating(args, self._half_dtype)
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
         self._contexts.pop().close()

@@ -151,6 +151,9 @@ class OptimizerStep:
     def detach(self) -> None:
         """Give the optimizer back as an ordinary one over the model's parameters."""
         self._forget_unscaled()
+        for parameter in self.swap.parameters:
+            # Perhaps still scaled, and of no use to whoever gets the model.
+            parameter.grad = None
         self.swap.detach()
 
     @property

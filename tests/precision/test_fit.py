@@ -11,6 +11,7 @@ from support.tolerances import HALF_TRAINING, SAME_MATHS
 from support.training import (
     SmallGAN,
     SmallModule,
+    ValidatedModule,
     is_equal,
     make_loader,
     make_plugin,
@@ -45,7 +46,7 @@ def test_o0_equals_32_true(tmp_path):
 def test_half_levels_follow_fp32(tmp_path, level, norm, optimizer):
     options = {"optimizer": optimizer, "norm": norm, "lr": 3e-3}
     if level == "O3":
-        options["eps" if optimizer == "AdamW" else "momentum"] = 1e-4 if optimizer == "AdamW" else 0.5
+        options |= {"eps": 1e-3} if optimizer == "AdamW" else {"momentum": 0.5}
     reference, _ = fit(tmp_path, "32-true", SmallModule(**options), max_epochs=3)
     module, trainer = fit(tmp_path, level, SmallModule(**options), max_epochs=3)
     assert module.losses == pytest.approx(reference.losses, rel=HALF_TRAINING["rtol"])
@@ -121,7 +122,8 @@ def test_overflow_skips_halves_and_holds_the_learning_rate(tmp_path, half):
     log = RateLog()
     plugin = make_plugin(f"O2-{half}", loss_scale="dynamic", init_scale=1024.0, growth_interval=3)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns about a scheduler before the first step
+        # torch warns of a scheduler that moves before the first step
+        warnings.filterwarnings("error", message=r".*lr_scheduler\.step")
         _, trainer = fit(tmp_path, plugin, module, callbacks=[log])
     rate = [1e-2 * 0.97**k for k in (0, 1, 2, 2, 3, 4, 5, 6)]
     assert [row[0] for row in log.rows] == pytest.approx(rate)
@@ -148,7 +150,7 @@ def test_static_scale_keeps_inf_from_the_weights(tmp_path, level, optimizer):
 def test_thousands_of_nan_steps(tmp_path):
     module = SmallModule()
     before = weights(module)
-    module.training_step = lambda batch, index: module.net(batch[0]).sum() * float("nan")
+    module.training_step = lambda batch, batch_idx: module.net(batch[0]).sum() * float("nan")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, trainer = fit(tmp_path, "O2", module, max_epochs=-1, max_steps=3000)
@@ -161,7 +163,7 @@ def test_thousands_of_nan_steps(tmp_path):
 
 @pytest.mark.parametrize("level", HALF_LEVELS)
 def test_validate_test_and_predict_leave_the_weights_alone(tmp_path, level):
-    module = SmallModule()
+    module = ValidatedModule("SGD")
     before = weights(module)
     trainer = make_trainer(tmp_path, level)
     trainer.validate(module, make_loader(), verbose=False)
@@ -169,8 +171,8 @@ def test_validate_test_and_predict_leave_the_weights_alone(tmp_path, level):
     predictions = trainer.predict(module, make_loader())
     assert predictions[0].dtype == torch.float32
     assert is_equal(weights(module), before)
-    trainer.fit(module, make_loader())
-    reference, _ = fit(tmp_path, level)
+    trainer.fit(module, make_loader(), make_loader())
+    reference, _ = fit(tmp_path, level, SmallModule("SGD"))
     assert module.losses == reference.losses
     assert is_equal(weights(module), weights(reference))
 
@@ -302,6 +304,7 @@ class NoLoss(SmallModule):
         return None if batch_idx % 2 else super().training_step(batch, batch_idx)
 
 
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
 def test_training_step_may_return_none(tmp_path):
     module, trainer = fit(tmp_path, "O2", NoLoss())
     assert len(module.losses) == 4
@@ -379,6 +382,11 @@ def test_master_params(tmp_path):
     assert check.num_checked == 2 * 8 * 6
 
 
+def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
+    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
+        fit(tmp_path, "O3", max_steps=1)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -390,7 +398,7 @@ def test_master_params(tmp_path):
         (lambda: AmpPrecision("O2", backoff_factor=2.0), "backoff_factor = 2.0"),
         (lambda: AmpPrecision("O2", min_loss_scale=0.0), "min_loss_scale = 0"),
         (lambda: AmpPrecision("O0", master_weights=True), "master_weights"),
-        (lambda: AmpPrecision("O2", keep_batchnorm_fp32=False), "keep_batchnorm_fp32"),
+        (lambda: AmpPrecision("O2", keep_batchnorm_fp32=False, keep_norms_fp32=True), "keep_batchnorm_fp32"),
     ],
 )
 def test_bad_arguments(make, message):
