@@ -273,6 +273,10 @@ class AmpEngine:
             self._hooks.remove()
         if self._masters is not None:
             self._masters.restore()
+        if self.properties.half_dtype is not None:
+            # Those of the FP32 parameters may still be scaled.
+            for parameter in self._names:
+                parameter.grad = None
         self._guards, self._hooks, self._masters = [], None, None
         self._steps, self._names = {}, {}
 
