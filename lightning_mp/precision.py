@@ -227,7 +227,9 @@ class AmpPrecision(Precision):
         return super().pre_backward(scaled, module)
 
     @override
-    def backward(self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(
+        self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> None:
         # Activation checkpointing runs parts of the forward again, in here.
         with self.engine.forward_context():
             super().backward(tensor, model, optimizer, *args, **kwargs)
@@ -288,7 +290,9 @@ class AmpPrecision(Precision):
         state = dict(state_dict)
         saved, present = state.pop("resolved", None), self.engine.properties.describe()
         self.engine.load_scaler_state(state)
-        changed = [name for name in present if saved is not None and saved.get(name) != present[name]]
+        changed = [
+            name for name in present if saved is not None and saved.get(name) != present[name]
+        ]
         if changed:
             details = ", ".join(f"{name}: {saved.get(name)} -> {present[name]}" for name in changed)
             rank_zero_warn(
@@ -323,9 +327,7 @@ class AmpPrecision(Precision):
 
     def _announce(self, module: LightningModule) -> None:
         kernels = ", ".join(dict.fromkeys(item.implementation for item in describe_kernels()))
-        rows = summary_rows(
-            module, self.engine, kernels=kernels, readers=_gradient_readers(module)
-        )
+        rows = summary_rows(module, self.engine, kernels=kernels, readers=_gradient_readers(module))
         strategy = module.trainer.strategy
         agreed = strategy.broadcast(self.state_dict())
         if agreed != self.state_dict():

@@ -56,7 +56,7 @@ def apply_fused_adam(
     Args:
         optimizer: An optimizer that :func:`can_fuse_adam` accepts, model parameters in its groups.
         masters: Masters of the model.
-        found_inf: Float32 scalar; anything but 0 leaves masters, moments and counters as they were.
+        found_inf: Float32 scalar; 1 leaves masters, moments and counters as they were, 0 does not.
         factor: Float32 scalar that gradients are multiplied by (unscaling, clipping by norm);
             ``None`` if they are ready to use.
         clip_value: Largest absolute value of a gradient element after the multiplication.
@@ -81,12 +81,14 @@ def _is_hooked(optimizer: Optimizer) -> bool:
     # The submodule is hidden behind the package's attribute of the same name.
     module: Any = sys.modules["torch.optim.optimizer"]
     step = optimizer.__dict__.get("step")
+    # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
+    is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
         or module._global_optimizer_pre_hooks
         or module._global_optimizer_post_hooks
-        or (step is not None and not getattr(step, "_wrapped_by_lr_sched", False))
+        or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
     )
 
 
@@ -95,6 +97,7 @@ def _is_plain_group(group: dict[str, Any]) -> bool:
         return False
     return all(
         parameter.device.type in _FUSED_DEVICES
+        and parameter.is_floating_point()
         and (parameter.grad is None or not parameter.grad.is_sparse)
         for parameter in group["params"]
     )

@@ -45,7 +45,9 @@ class MasterSwap:
     def parameters(self) -> list[Tensor]:
         """The optimizer's model parameters, in order, whether or not the masters are in."""
         owner_of = self._masters.owner_of
-        return [owner_of(item) for group in self._optimizer.param_groups for item in group["params"]]
+        return [
+            owner_of(item) for group in self._optimizer.param_groups for item in group["params"]
+        ]
 
     @contextmanager
     def masters_in(self) -> Iterator[None]:
@@ -74,9 +76,11 @@ class MasterSwap:
         self._handles.clear()
         state = self._optimizer.state
         for key in list(state):
-            owner = self._masters.owner_of(key)
-            if owner is not key:
-                state[owner] = state.pop(key)
+            if isinstance(key, Tensor):
+                owner = self._masters.owner_of(key)
+                entry = state.pop(key)
+                # Half state (O3) goes with the half weights that it belongs to.
+                state[owner] = {name: _raised(value, owner) for name, value in entry.items()}
 
     def _enter(self) -> None:
         self._depth += 1

@@ -23,11 +23,7 @@ def bytes_per_parameter(module: nn.Module, engine: AmpEngine) -> dict[str, float
     num_elements = max(1, sum(parameter.numel() for parameter in parameters))
     weights = sum(item.numel() * item.element_size() for item in parameters)
     masters = [engine.masters.of(item) for item in parameters]
-    owned = [
-        master
-        for master, item in zip(masters, parameters, strict=True)
-        if master is not item
-    ]
+    owned = [master for master, item in zip(masters, parameters, strict=True) if master is not item]
     master_bytes = sum(master.numel() * master.element_size() for master in owned)
     return {"weights": weights / num_elements, "masters": master_bytes / num_elements}
 

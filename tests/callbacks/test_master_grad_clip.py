@@ -42,9 +42,7 @@ def test_norm_is_clipped_on_true_gradients(tmp_path, precision):
 @pytest.mark.parametrize("limit", [("norm", 0.3), ("value", 0.01)], ids=["norm", "value"])
 def test_equals_the_trainers_own_clipping(tmp_path, precision, limit):
     algorithm, value = limit
-    stock = fit(
-        tmp_path, precision, [], gradient_clip_val=value, gradient_clip_algorithm=algorithm
-    )
+    stock = fit(tmp_path, precision, [], gradient_clip_val=value, gradient_clip_algorithm=algorithm)
     rule = {"max_norm": value} if algorithm == "norm" else {"clip_value": value}
     module = fit(tmp_path, precision, [MasterGradClip(**rule)])
     for name, weight in weights(module).items():

@@ -127,7 +127,9 @@ def test_checkpoint_made_during_training_resumes_exactly(tmp_path, stop):
     """ModelCheckpoint saves in the middle of things: between a step and the next backward."""
     reference = SmallModule()
     train(tmp_path, "O2", reference, max_epochs=2, callbacks=[])
-    saver = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=stop, save_top_k=-1)
+    saver = ModelCheckpoint(
+        dirpath=tmp_path, filename="{step}", every_n_train_steps=stop, save_top_k=-1
+    )
     train(tmp_path, "O2", SmallModule(), max_epochs=2, callbacks=[saver], enable_checkpointing=True)
     saved = torch.load(tmp_path / f"step={stop}.ckpt", weights_only=True)
     partial = SmallModule()
@@ -189,7 +191,9 @@ def test_scaler_state_of_stock_mixed_precision_is_taken_over():
     assert plugin.state_dict()["growth_tracker"] == 7
 
 
-@pytest.mark.parametrize("state", [{"loss_scale": float("nan")}, {"loss_scale": -2.0}, {"hello": 1}])
+@pytest.mark.parametrize(
+    "state", [{"loss_scale": float("nan")}, {"loss_scale": -2.0}, {"hello": 1}]
+)
 def test_broken_state_is_refused_and_changes_nothing(state):
     plugin = AmpPrecision("O2")
     before = plugin.state_dict()

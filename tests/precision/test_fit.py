@@ -90,7 +90,10 @@ class NormReader(Callback):
 @pytest.mark.parametrize("loss_scale", [1.0, 128.0, "dynamic"])
 def test_gradients_seen_in_hooks_do_not_depend_on_the_scale(tmp_path, loss_scale):
     readers = []
-    for precision in (make_plugin("O2-bf16", loss_scale=1.0), make_plugin("O2-bf16", loss_scale=loss_scale)):
+    for precision in (
+        make_plugin("O2-bf16", loss_scale=1.0),
+        make_plugin("O2-bf16", loss_scale=loss_scale),
+    ):
         readers.append(NormReader())
         fit(tmp_path, precision, callbacks=[readers[-1]], gradient_clip_val=0.3)
     assert readers[1].model_norms == readers[0].model_norms
@@ -154,7 +157,9 @@ def test_thousands_of_nan_steps(tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, trainer = fit(tmp_path, "O2", module, max_epochs=-1, max_steps=3000)
-    messages = [str(item.message) for item in caught if "in a row were skipped" in str(item.message)]
+    messages = [
+        str(item.message) for item in caught if "in a row were skipped" in str(item.message)
+    ]
     assert len(messages) == 1
     assert "'net.0.weight'" in messages[0]
     assert trainer.precision_plugin.loss_scale == 2.0**-10
@@ -354,7 +359,14 @@ def test_start_up_table(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         fit(tmp_path, "O2", gradient_clip_val=1.0)
     table = next(item.message for item in caplog.records if "opt level" in item.message)
-    for text in ("O2", "float16", "dynamic, now 65536", "all norm layers", "weights 2.2", "masters 3"):
+    for text in (
+        "O2",
+        "float16",
+        "dynamic, now 65536",
+        "all norm layers",
+        "weights 2.2",
+        "masters 3",
+    ):
         assert text in table
     assert "not materialised" in table
     caplog.clear()
@@ -398,7 +410,10 @@ def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
         (lambda: AmpPrecision("O2", backoff_factor=2.0), "backoff_factor = 2.0"),
         (lambda: AmpPrecision("O2", min_loss_scale=0.0), "min_loss_scale = 0"),
         (lambda: AmpPrecision("O0", master_weights=True), "master_weights"),
-        (lambda: AmpPrecision("O2", keep_batchnorm_fp32=False, keep_norms_fp32=True), "keep_batchnorm_fp32"),
+        (
+            lambda: AmpPrecision("O2", keep_batchnorm_fp32=False, keep_norms_fp32=True),
+            "keep_batchnorm_fp32",
+        ),
     ],
 )
 def test_bad_arguments(make, message):
