@@ -99,18 +99,22 @@ def restart_iterator(trainer: Trainer) -> None:
 
 
 def settle_restored_progress(trainer: Trainer) -> None:
-    """Count the batch whose end hooks wrote the checkpoint as completed.
+    """Correct the restored counters of the batches where Lightning does not.
 
-    Lightning does so itself from 2.5 on; before, the loop resumed one batch short.
+    From 2.5 on Lightning counts the batch whose end hooks wrote the checkpoint as completed, and
+    sees that a checkpoint written inside the last batch leaves that batch to do. Before, it
+    resumed one batch short, or left the last one out.
 
     Args:
-        trainer: Trainer that resumes.
+        trainer: Trainer that resumes, its limits refreshed.
     """
-    progress: Any = trainer.fit_loop.epoch_loop.batch_progress
     if hasattr(trainer.fit_loop, "update_restart_stage"):
         return
+    progress: Any = trainer.fit_loop.epoch_loop.batch_progress
     if progress.current.completed == progress.current.processed - 1:
         progress.increment_completed()
+    elif progress.current.completed < progress.current.ready:
+        progress.is_last_batch = False
 
 
 def _combined_loader(trainer: Trainer) -> Any:

@@ -27,7 +27,9 @@ class RunPosition:
         self.num_epoch_samples = 0
         self._count_batches = count_batches
         self._counts_at_start: tuple[int, int] | None = None
-        self._cumulative_sizes: list[int] = []
+        self._num_samples_at_start = 0
+        self._num_samples_by_batch = [0]
+        self._has_to_match = False
         self._num_epoch_batches = 0
         self._restored: dict[str, Any] = {}
 
@@ -49,16 +51,17 @@ class RunPosition:
         """Samples over all ranks trained so far, over the whole run."""
         if self._restored:
             return self._restored["num_samples_seen"]
-        num_done = self.num_batches_done
-        in_epoch = self._cumulative_sizes[num_done - 1] if num_done else 0
-        return self.epoch.num_samples_before + in_epoch
+        first, done = self.epoch.num_batches_done, self.num_batches_done
+        if first == done:
+            return self._num_samples_at_start
+        in_epoch = self._num_samples_by_batch[done] - self._num_samples_by_batch[first]
+        return self._num_samples_at_start + in_epoch
 
     @property
     def last_batch_size(self) -> int:
-        """Samples over all ranks in the batch trained last, 0 before the epoch's first one."""
-        num_done = self.num_batches_done
-        before = self._cumulative_sizes[num_done - 2] if num_done > 1 else 0
-        return self._cumulative_sizes[num_done - 1] - before if num_done else 0
+        """Samples over all ranks in the batch trained last; one must have been trained."""
+        done = self.num_batches_done
+        return self._num_samples_by_batch[done] - self._num_samples_by_batch[done - 1]
 
     def expect_epoch(self, epoch: int) -> EpochPosition:
         """Return where the loaders have to start, before the loop has said which epoch begins.
@@ -66,13 +69,13 @@ class RunPosition:
         Args:
             epoch: The epoch the loop's counters show; not yet restored when a checkpoint was
                 loaded, which then decides.
+
+        Returns:
+            The expected position; `begin_epoch` may move it.
         """
         if self._restored:
-            self.epoch = self._locate(self._restored["epoch"] + self._restored["is_epoch_done"])
-        elif self._counts_at_start is not None:
-            self.epoch = EpochPosition(epoch, self.num_samples_seen)
-        else:
-            self.epoch = EpochPosition(epoch, self.epoch.num_samples_before)
+            epoch = self._restored["epoch"] + self._restored["is_epoch_done"]
+        self._move_to(epoch)
         self._counts_at_start = None
         return self.epoch
 
@@ -91,7 +94,10 @@ class RunPosition:
             and not self._restored
         ):
             return False
-        self.epoch = self._locate(epoch)
+        self._move_to(epoch)
+        self._has_to_match = bool(
+            self._restored and self.epoch.num_batches_done and not self._restored["is_epoch_done"]
+        )
         self._restored = {}
         self._counts_at_start = self._count_batches()
         return True
@@ -109,13 +115,13 @@ class RunPosition:
         Raises:
             ValueError: The run resumes in the middle of an epoch of other data.
         """
-        if self.epoch.num_batches_done and self.num_epoch_samples != num_epoch_samples:
+        if self._has_to_match and self.num_epoch_samples != num_epoch_samples:
             raise ValueError(
                 f"samples per epoch = {num_epoch_samples}; the checkpoint was written in the "
                 f"middle of an epoch of {self.num_epoch_samples}; resume with the same data, or "
                 "from a checkpoint of the end of an epoch"
             )
-        self._cumulative_sizes = list(accumulate(batch_sizes))
+        self._num_samples_by_batch = list(accumulate(batch_sizes, initial=0))
         self._num_epoch_batches = num_batches
         self.num_epoch_samples = num_epoch_samples
 
@@ -142,9 +148,12 @@ class RunPosition:
         self._restored = dict(state_dict)
         self.num_epoch_samples = state_dict["num_epoch_samples"]
 
-    def _locate(self, epoch: int) -> EpochPosition:
-        if self._restored and epoch == self._restored["epoch"]:
-            return EpochPosition(
-                epoch, self._restored["num_samples_before"], self._restored["num_batches_done"]
+    def _move_to(self, epoch: int) -> None:
+        seen, restored = self.num_samples_seen, self._restored
+        if restored and epoch == restored["epoch"]:
+            self.epoch = EpochPosition(
+                epoch, restored["num_samples_before"], restored["num_batches_done"]
             )
-        return EpochPosition(epoch, self.num_samples_seen)
+        else:
+            self.epoch = EpochPosition(epoch, seen)
+        self._num_samples_at_start = seen

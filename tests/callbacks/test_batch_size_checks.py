@@ -1,7 +1,8 @@
 import pytest
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, XLAStrategy
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from lightning.pytorch.strategies.xla import XLAStrategy
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from lightning_mp.callbacks import BatchSizeWarmup

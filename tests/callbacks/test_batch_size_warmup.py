@@ -1,5 +1,6 @@
 from itertools import chain
 
+import lightning
 import pytest
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
@@ -126,7 +127,9 @@ class TestEpochs:
         before, lengths = val_loader.batch_sampler, []
 
         class Look(Callback):
-            def on_validation_batch_end(self, trainer, pl_module, outputs, batch, *args):
+            def on_validation_batch_end(
+                self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0
+            ):
                 lengths.append(len(batch[0]))
                 assert val_loader.batch_sampler is before
 
@@ -217,7 +220,19 @@ class TestEpochs:
         )
         assert case.sizes(model) == case.EPOCH_SIZES
 
-    @pytest.mark.parametrize("bar", [TQDMProgressBar, RichProgressBar])
+    @pytest.mark.parametrize(
+        "bar",
+        [
+            TQDMProgressBar,
+            pytest.param(
+                RichProgressBar,
+                marks=pytest.mark.skipif(
+                    lightning.__version__.startswith("2.4"),
+                    reason="Lightning 2.4's bar fails with the rich of today",
+                ),
+            ),
+        ],
+    )
     def test_progress_bar_totals(self, case, tmp_path, bar):
         class Totals(Callback):
             def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):

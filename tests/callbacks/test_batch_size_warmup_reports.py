@@ -17,7 +17,7 @@ class TestOwnership:
     @pytest.mark.parametrize("fails", [False, True])
     def test_everything_is_put_back(self, case, tmp_path, fails):
         class Fail(Callback):
-            def on_train_batch_end(self, trainer, pl_module, *args):
+            def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
                 assert "process_dataloader" in vars(trainer.strategy)
                 if fails:
                     raise KeyError("stop")
@@ -58,7 +58,7 @@ class TestOwnership:
 
     def test_fit_again_after_an_exception(self, case, tmp_path):
         class FailOnce(Callback):
-            def on_train_batch_start(self, trainer, *args):
+            def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
                 if trainer.global_step == 5 and not failed:
                     failed.append(True)
                     raise KeyError("stop")
@@ -99,7 +99,8 @@ class TestReports:
             seen += len(batch)
             assert metrics["lightning_mp/batch_size/global"] == len(batch)
             assert metrics["lightning_mp/batch_size/samples_seen"] == seen
-        assert metrics["lightning_mp/batch_size/samples_seen"].dtype == torch.float64
+        samples_seen = trainer.callback_metrics["lightning_mp/batch_size/samples_seen"]
+        assert samples_seen.dtype == torch.float64
 
     def test_epoch_means_of_the_user_stay_right(self, case, tmp_path):
         class Weighted(case.Net):

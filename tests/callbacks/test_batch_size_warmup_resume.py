@@ -115,7 +115,7 @@ class TestResume:
 
     def test_stopped_epoch_goes_on_with_the_next(self, case, tmp_path):
         class Stop(Callback):
-            def on_train_batch_end(self, trainer, *args):
+            def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
                 trainer.should_stop = trainer.global_step == 5
 
         def fit(callbacks, max_epochs, **kwargs):
@@ -133,7 +133,7 @@ class TestResume:
 
     def test_no_misleading_warning_and_filters_are_put_back(self, case, tmp_path, whole):
         class Look(Callback):
-            def on_train_batch_end(self, *args):
+            def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
                 seen.append(list(warnings.filters))
 
         seen, before = [], list(warnings.filters)

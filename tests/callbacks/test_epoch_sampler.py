@@ -8,12 +8,14 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 
 from lightning_mp.callbacks.epoch_sampler import EpochSampler
 
 DATA = range(103)
+DATASET = TensorDataset(torch.arange(103))
 
 
 class Shuffled:
@@ -35,7 +37,7 @@ SAMPLERS = {
     "generator": lambda: RandomSampler(DATA, generator=torch.Generator().manual_seed(3)),
     "weighted": lambda: WeightedRandomSampler([1.0] * 50 + [2.0] * 53, 77),
     "subset": lambda: SubsetRandomSampler(range(5, 40)),
-    "distributed": lambda: DistributedSampler(DATA, num_replicas=2, rank=1),
+    "distributed": lambda: DistributedSampler(DATASET, num_replicas=2, rank=1),
     "user torch": lambda: Shuffled(lambda: torch.randperm(13).tolist()),
     "user numpy": lambda: Shuffled(lambda: np.random.permutation(13).tolist()),
     "user python": lambda: Shuffled(lambda: random.sample(range(13), 13)),
@@ -79,12 +81,12 @@ def test_random_states_and_generators_are_left_alone():
     generator = torch.Generator().manual_seed(3)
     sampler = RandomSampler(DATA, generator=generator)
     before = torch.get_rng_state(), generator.get_state(), random.getstate()
-    numpy_before = np.random.get_state()
+    numpy_before = np.random.get_state(legacy=False)
     EpochSampler(sampler).draw(0)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(generator.get_state(), before[1])
     assert random.getstate() == before[2]
-    np.testing.assert_array_equal(np.random.get_state()[1], numpy_before[1])
+    np.testing.assert_equal(np.random.get_state(legacy=False), numpy_before)
     assert sampler.generator is generator
 
 

@@ -2,12 +2,19 @@ from itertools import chain
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from lightning_mp.callbacks.batch_size_plan import BatchSizeRamp, epoch_batch_sizes
 from lightning_mp.callbacks.epoch_position import EpochPosition
 from lightning_mp.callbacks.scheduled_batch_sampler import ScheduledBatchSampler
 
+DATASET = TensorDataset(torch.arange(103))
 RAMP = BatchSizeRamp(4, 20, 150, 4)
 
 
@@ -18,14 +25,17 @@ def make_sampler(num_samples=103, **kwargs):
 def run_epochs(batch_sampler, num_epochs, workers=0):
     """A hand-written loop over three epochs."""
     loader = DataLoader(
-        torch.arange(103), batch_sampler=batch_sampler, num_workers=workers, collate_fn=list
+        DATASET,
+        batch_sampler=batch_sampler,
+        num_workers=workers,
+        collate_fn=list,
     )
     epochs = []
     for epoch in range(batch_sampler.position.epoch, num_epochs):
         batch_sampler.set_epoch(epoch)
         batches = []
         for batch in loader:
-            batches.append([int(index) for index in batch])
+            batches.append([int(index) for (index,) in batch])
             batch_sampler.count_batch()
         epochs.append(batches)
     return epochs
@@ -90,7 +100,7 @@ def test_iterator_keeps_the_position_it_was_made_at():
 def test_ranks_share_the_global_batch(shuffle):
     ranks = []
     for rank in range(2):
-        sampler = DistributedSampler(range(103), num_replicas=2, rank=rank, shuffle=shuffle)
+        sampler = DistributedSampler(DATASET, num_replicas=2, rank=rank, shuffle=shuffle)
         ranks.append(list(ScheduledBatchSampler(sampler, RAMP, world_size=2, rank=rank)))
     sizes = [len(a) + len(b) for a, b in zip(*ranks, strict=True)]
     assert sizes == epoch_batch_sizes(RAMP, num_epoch_samples=104)

@@ -4,10 +4,10 @@ import json
 import sys
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_mp.callbacks import BatchSizeWarmup
@@ -48,7 +48,7 @@ class Net(LightningModule):
     def __init__(self, scheduler=None, planned=False):
         super().__init__()
         torch.manual_seed(0)
-        self.layer = torch.nn.Linear(5, 1)
+        self.layer: Any = torch.nn.Linear(5, 1)
         self.epochs = {}
         self.num_steps = 0
         self.scheduler = scheduler
@@ -64,9 +64,10 @@ class Net(LightningModule):
         self.num_steps += 1
         return super().optimizer_step(*args, **kwargs)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         if self.planned:
-            self.planned = self.trainer.callbacks[0].planned_steps(self.trainer)
+            trainer: Any = self.trainer
+            self.planned = trainer.callbacks[0].planned_steps(trainer)
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
         if self.scheduler is None:
             return optimizer
@@ -134,10 +135,6 @@ def make_trainer(folder, callbacks, **kwargs):
     return Trainer(**{**QUIET, "default_root_dir": folder, "callbacks": callbacks, **kwargs})
 
 
-def save_at(folder, step):
-    return ModelCheckpoint(dirpath=folder, filename="stop", every_n_train_steps=step, save_top_k=-1)
-
-
 def main(folder, options):
     """Fit as told and write what each rank saw to ``<rank>.json``."""
     folder = Path(folder)
@@ -146,8 +143,8 @@ def main(folder, options):
     workers = options.pop("workers", 0)
     callbacks = [make_warmup(**options.pop("warmup", {})), Report(folder)]
     if stop is not None:
-        callbacks.append(save_at(folder, stop))
-        options = {**options, "max_epochs": -1, "max_steps": stop, "enable_checkpointing": True}
+        callbacks.append(SaveAt(folder, "on_train_batch_end"))
+        options = {**options, "max_steps": stop}
     trainer = make_trainer(folder, callbacks, **options)
     trainer.fit(Net(), make_loader(workers=workers), ckpt_path=resume)
 
@@ -160,7 +157,7 @@ class Report(Callback):
 
     def on_train_end(self, trainer, pl_module):
         seen = {
-            "batches": pl_module.batches,
+            "epochs": list(pl_module.epochs.values()),
             "weights": pl_module.weights.tolist(),
             "steps": trainer.global_step,
         }
