@@ -290,14 +290,16 @@ class AmpPrecision(Precision):
         state = dict(state_dict)
         saved, present = state.pop("resolved", None), self.engine.properties.describe()
         self.engine.load_scaler_state(state)
-        changed = [
-            name for name in present if saved is not None and saved.get(name) != present[name]
+        changes = [
+            f"{name}: {saved.get(name)} -> {value}"
+            for name, value in present.items()
+            if saved is not None and saved.get(name) != value
         ]
-        if changed:
-            details = ", ".join(f"{name}: {saved.get(name)} -> {present[name]}" for name in changed)
+        if changes:
             rank_zero_warn(
-                f"the checkpoint was made with other precision properties ({details}); training goes "
-                "on with those of this run. Set the same precision to continue exactly."
+                f"the checkpoint was made with other precision properties ({', '.join(changes)}); "
+                "training goes on with those of this run. Set the same precision to continue "
+                "exactly."
             )
 
     @override
@@ -332,7 +334,7 @@ class AmpPrecision(Precision):
         agreed = strategy.broadcast(self.state_dict())
         if agreed != self.state_dict():
             raise RuntimeError(
-                f"rank {strategy.global_rank} resolved {self.state_dict()}, rank 0 {agreed}; all "
+                f"rank {module.trainer.global_rank} resolved {self.state_dict()}, rank 0 {agreed}; all "
                 "ranks must train at the same precision. Give every rank the same arguments."
             )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
@@ -353,7 +355,8 @@ def _gradient_readers(model: LightningModule) -> list[str]:
     hooks = ("on_before_optimizer_step", "on_before_zero_grad")
     clips = ("configure_gradient_clipping", "clip_gradients")
     readers = [type(model).__name__] if any(is_overridden(n, model) for n in hooks + clips) else []
-    for callback in model.trainer.callbacks:
+    trainer: Any = model.trainer
+    for callback in trainer.callbacks:
         is_reader = any(is_overridden(name, callback, Callback) for name in hooks)
         if is_reader and getattr(callback, "reads_gradients", True):
             readers.append(type(callback).__name__)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update_adam_
@@ -143,8 +144,7 @@ def _state(optimizer: Optimizer, target: Tensor) -> dict[str, Tensor]:
 def _float32_gradients(
     parameters: Sequence[Tensor], targets: Sequence[Tensor], *, is_ready: bool
 ) -> list[Tensor]:
-    gradients = [parameter.grad for parameter in parameters]
-    assert all(gradient is not None for gradient in gradients)
+    gradients = [dense_values(parameter) for parameter in parameters]
     if is_ready and all(
         gradient.dtype == torch.float32 and gradient.stride() == target.stride()
         for gradient, target in zip(gradients, targets, strict=True)

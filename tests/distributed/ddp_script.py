@@ -8,8 +8,8 @@ from lightning.pytorch.callbacks import Callback
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from support.training import SmallModule, make_loader, make_plugin, make_trainer
-from torchmetrics import MeanMetric
+from support.training import SmallModule, make_loader, make_plugin, make_trainer  # noqa: E402 - after the path
+from torchmetrics import MeanMetric  # noqa: E402
 
 
 class Counted(SmallModule):

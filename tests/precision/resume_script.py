@@ -7,7 +7,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from support.training import SmallModule, make_loader, make_plugin, make_trainer, weights
+from support.training import SmallModule, make_loader, make_plugin, make_trainer, weights  # noqa: E402 - after the path
 
 
 def main(folder: Path, result: str, num_epochs: int, checkpoint: str) -> None:

@@ -90,11 +90,9 @@ class NormReader(Callback):
 @pytest.mark.parametrize("loss_scale", [1.0, 128.0, "dynamic"])
 def test_gradients_seen_in_hooks_do_not_depend_on_the_scale(tmp_path, loss_scale):
     readers = []
-    for precision in (
-        make_plugin("O2-bf16", loss_scale=1.0),
-        make_plugin("O2-bf16", loss_scale=loss_scale),
-    ):
+    for scale in (1.0, loss_scale):
         readers.append(NormReader())
+        precision = make_plugin("O2-bf16", loss_scale=scale)
         fit(tmp_path, precision, callbacks=[readers[-1]], gradient_clip_val=0.3)
     assert readers[1].model_norms == readers[0].model_norms
     assert readers[1].group_norms == readers[1].model_norms
@@ -112,7 +110,7 @@ class RateLog(Callback):
     def __init__(self):
         self.rows = []
 
-    def on_train_batch_end(self, trainer, pl_module, *args):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         plugin = trainer.precision_plugin
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         self.rows.append((rate, plugin.loss_scale, plugin.found_inf.item(), plugin.skipped_steps))
@@ -380,7 +378,7 @@ def test_master_params(tmp_path):
     class Check(Callback):
         num_checked = 0
 
-        def on_train_batch_end(self, trainer, pl_module, *args):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             plugin = trainer.precision_plugin
             for optimizer in (trainer.optimizers[0], pl_module.optimizers()):
                 masters = list(plugin.master_params(optimizer))
@@ -400,25 +398,22 @@ def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("arguments", "message"),
     [
-        (lambda: AmpPrecision("02"), "letter O"),
-        (lambda: AmpPrecision("O7"), "O7"),
-        (lambda: AmpPrecision("O1"), "not available in this version"),
-        (lambda: AmpPrecision("O2", "fp8"), "half_dtype = 'fp8'"),
-        (lambda: AmpPrecision("O2", loss_scale=-1.0), "-1.0"),
-        (lambda: AmpPrecision("O2", backoff_factor=2.0), "backoff_factor = 2.0"),
-        (lambda: AmpPrecision("O2", min_loss_scale=0.0), "min_loss_scale = 0"),
-        (lambda: AmpPrecision("O0", master_weights=True), "master_weights"),
-        (
-            lambda: AmpPrecision("O2", keep_batchnorm_fp32=False, keep_norms_fp32=True),
-            "keep_batchnorm_fp32",
-        ),
+        ({"opt_level": "02"}, "letter O"),
+        ({"opt_level": "O7"}, "O7"),
+        ({"opt_level": "O1"}, "not available in this version"),
+        ({"half_dtype": "fp8"}, "half_dtype = 'fp8'"),
+        ({"loss_scale": -1.0}, r"-1\.0"),
+        ({"backoff_factor": 2.0}, r"backoff_factor = 2\.0"),
+        ({"min_loss_scale": 0.0}, "min_loss_scale = 0"),
+        ({"opt_level": "O0", "master_weights": True}, "master_weights"),
+        ({"keep_batchnorm_fp32": False, "keep_norms_fp32": True}, "keep_batchnorm_fp32"),
     ],
 )
-def test_bad_arguments(make, message):
+def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        make()
+        AmpPrecision(**arguments)
 
 
 def test_half_model_is_refused_and_unchanged(tmp_path):
@@ -430,10 +425,11 @@ def test_half_model_is_refused_and_unchanged(tmp_path):
 
 def test_wrapped_model_is_refused(tmp_path):
     module = SmallModule()
-    module.net = nn.DataParallel(module.net)
-    with pytest.raises(ValueError, match="'net' is wrapped in DataParallel"):
+    module.add_module("wrapped", nn.DataParallel(nn.Linear(3, 3)))
+    before = weights(module)
+    with pytest.raises(ValueError, match="'wrapped' is wrapped in DataParallel"):
         make_trainer(tmp_path, "O2").fit(module, make_loader())
-    assert module.net.module[0].weight.dtype == torch.float32
+    assert is_equal(weights(module), before)
 
 
 def test_closure_evaluating_optimizer_with_dynamic_scale_is_refused(tmp_path):

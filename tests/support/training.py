@@ -16,7 +16,8 @@ from lightning_mp.precision import AmpPrecision
 def make_plugin(level: str, **kwargs: Any) -> AmpPrecision:
     """Build the plugin of a level string such as ``"O2-bf16"``."""
     opt_level, _, half = level.partition("-")
-    return AmpPrecision(opt_level, half or "fp16", **kwargs)
+    arguments: dict[str, Any] = {"opt_level": opt_level, "half_dtype": half or "fp16"}
+    return AmpPrecision(**arguments, **kwargs)
 
 
 class SmallModule(L.LightningModule):
