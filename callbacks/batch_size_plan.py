@@ -244,9 +244,9 @@ def planned_steps(
         )
         if not sizes:
             raise ValueError(
-                f"global batch size = {schedule(num_samples_seen)} in epoch {epoch} with "
-                f"drop_last=True; an epoch has only {num_epoch_samples} samples; use a smaller "
-                "batch or set drop_last=False"
+                f"global batch size = {schedule(num_samples_seen)} in epoch {epoch}; an epoch of "
+                f"{num_epoch_samples} samples has no batch with drop_last={drop_last}; use a "
+                "smaller batch, more data or drop_last=False"
             )
         del sizes[limit_num_batches(len(sizes), limit) :]
         if constant_from is not None and num_samples_seen >= constant_from:

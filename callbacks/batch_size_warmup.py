@@ -7,40 +7,18 @@ and a run resumed in mid-epoch continues bit-equal.
 """
 
 import os
-import warnings
-from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_mp.callbacks.batch_size_checks import (
-    check_equal_shares,
-    check_loader,
     check_trainer,
     warn_no_learning_rate_rule,
     warn_stale_schedulers,
 )
-from lightning_mp.callbacks.batch_size_plan import (
-    BatchSizeRamp,
-    check_world_size,
-    planned_steps,
-)
-from lightning_mp.callbacks.epoch_limits import (
-    count_batches,
-    count_cycle_batches,
-    count_epochs,
-    find_leader,
-    list_batch_samplers,
-    refresh_limits,
-    restart_iterator,
-    settle_restored_progress,
-)
-from lightning_mp.callbacks.run_position import RunPosition
-from lightning_mp.callbacks.scheduled_batch_sampler import ScheduledBatchSampler
-from lightning_mp.callbacks.train_loader_hook import TrainLoaderHook
+from lightning_mp.callbacks.batch_size_plan import BatchSizeRamp, check_world_size
+from lightning_mp.callbacks.scheduled_loaders import ScheduledLoaders
 
 __all__ = ["BatchSizeWarmup"]
 
@@ -103,14 +81,9 @@ class BatchSizeWarmup(Callback):
         )
         self._increment = increment
         self._seed = seed
-        self._order_seed = seed
         self._world_size = 1
-        self._trainer: Trainer | None = None
-        self._run: RunPosition | None = None
-        self._hook: TrainLoaderHook[ScheduledBatchSampler] | None = None
-        self._is_iterator_unused = False
-        self._reported_batch_sizes: set[int] = set()
-        self._muted = ExitStack()
+        self._loaders: ScheduledLoaders | None = None
+        self._is_fitting = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the settings and take over the training loaders' batch samplers."""
@@ -119,12 +92,13 @@ class BatchSizeWarmup(Callback):
         check_trainer(trainer, pl_module, type(self))
         self.ramp = self._share_ramp(trainer.world_size)
         self._world_size = trainer.world_size
-        self._order_seed = self._seed + int(os.environ.get("PL_GLOBAL_SEED", "0"))
-        if self._run is None or trainer.fit_loop.epoch_progress.total.ready == 0:
-            self._run = RunPosition(partial(count_batches, trainer))
-        self._trainer = trainer
-        self._hook = TrainLoaderHook(trainer, self._make_batch_sampler, self._place_batch_sampler)
-        self._hook.install()
+        loaders = self._loaders
+        is_fresh = trainer.fit_loop.epoch_progress.total.ready == 0
+        if loaders is None or loaders.trainer is not trainer or is_fresh:
+            seed = self._seed + int(os.environ.get("PL_GLOBAL_SEED", "0"))
+            self._loaders = ScheduledLoaders(trainer, self.ramp, seed=seed, owner=type(self))
+        self._scheduled().install()
+        self._is_fitting = True
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Undo what `setup` did."""
@@ -150,7 +124,7 @@ class BatchSizeWarmup(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Let Lightning's warnings about resuming through again."""
-        self._muted.close()
+        self._scheduled().unmute()
 
     def on_train_batch_end(
         self,
@@ -161,12 +135,10 @@ class BatchSizeWarmup(Callback):
         batch_idx: int,
     ) -> None:
         """Log the batch's global size and the samples seen, from the plan."""
-        if trainer.barebones or self._run is None:
+        if trainer.barebones:
             return
-        values = {
-            "global": self._run.last_batch_size,
-            "samples_seen": self._run.num_samples_seen,
-        }
+        run = self._scheduled().run
+        values = {"global": run.last_batch_size, "samples_seen": run.num_samples_seen}
         for name, value in values.items():
             # A float64 tensor on the host: exact beyond 2**24 samples, and nothing is copied.
             pl_module.log(
@@ -179,7 +151,7 @@ class BatchSizeWarmup(Callback):
     @property
     def num_samples_seen(self) -> int:
         """Samples over all ranks in the batches trained so far, over the whole run."""
-        return 0 if self._run is None else self._run.num_samples_seen
+        return 0 if self._loaders is None else self._loaders.run.num_samples_seen
 
     def planned_steps(self, trainer: Trainer) -> int | float:
         """Count the optimizer steps of the whole run, as a learning-rate schedule needs them.
@@ -197,34 +169,21 @@ class BatchSizeWarmup(Callback):
             RuntimeError: The Trainer is not fitting with this callback.
             ValueError: An epoch would have no batch.
         """
-        if self._hook is None:
+        if not self._is_fitting or self._scheduled().trainer is not trainer:
             raise RuntimeError(
                 "planned_steps was called outside of fit; the data must be known; call it in "
                 "configure_optimizers or later"
             )
-        if trainer.max_epochs == -1:
-            return float("inf") if trainer.max_steps == -1 else trainer.max_steps
-        if trainer.fit_loop._combined_loader is None:
-            trainer.fit_loop.setup_data()
-        leader = find_leader(trainer)
-        num_steps = planned_steps(
-            self.ramp,
-            num_epochs=trainer.max_epochs or 0,
-            num_epoch_samples=leader.num_samples_per_pass * self._world_size,
-            drop_last=leader.drop_last,
-            limit=trainer.limit_train_batches or 0,
-            constant_from=self.ramp.num_samples,
-        )
-        return num_steps if trainer.max_steps == -1 else min(num_steps, trainer.max_steps)
+        return self._scheduled().planned_steps(constant_from=self.ramp.num_samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the schedule and the position in the run, counted in trained batches."""
-        if self._run is None:
+        if self._loaders is None:
             return {}
         return {
             "schedule": self._describe_schedule(),
-            "seed": self._order_seed,
-            "position": self._run.state_dict(),
+            "seed": self._loaders.seed,
+            "position": self._loaders.run.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -243,9 +202,9 @@ class BatchSizeWarmup(Callback):
                 "and a resumed run must keep its schedule and world size; use the checkpoint's, or "
                 "load only its weights"
             )
-        self._order_seed = state_dict["seed"]
-        if self._run is not None:
-            self._run.load_state_dict(state_dict["position"])
+        if self._loaders is not None:
+            self._loaders.seed = state_dict["seed"]
+            self._loaders.run.load_state_dict(state_dict["position"])
 
     def _share_ramp(self, world_size: int) -> BatchSizeRamp:
         ramp = self.ramp
@@ -266,77 +225,15 @@ class BatchSizeWarmup(Callback):
     def _describe_schedule(self) -> dict[str, int]:
         return {**vars(self.ramp), "world_size": self._world_size}
 
-    def _make_batch_sampler(self, loader: Any) -> ScheduledBatchSampler:
-        check_loader(loader, type(self))
-        trainer, sampler = self._fitting_trainer(), loader.batch_sampler.sampler
-        check_equal_shares(trainer, len(sampler))
-        self._report_batch_size(loader.batch_sampler.batch_size)
-        return ScheduledBatchSampler(
-            sampler,
-            self.ramp,
-            world_size=self._world_size,
-            rank=trainer.global_rank,
-            drop_last=loader.batch_sampler.drop_last,
-            seed=self._order_seed,
-            num_batches=partial(count_cycle_batches, trainer),
-            on_epoch=self._begin_epoch,
-        )
-
-    def _place_batch_sampler(self, batch_sampler: ScheduledBatchSampler) -> None:
-        # The iterator, and with workers the prefetching, starts right after the loading, long
-        # before the epoch is announced.
-        assert self._run is not None
-        epoch = count_epochs(self._fitting_trainer())
-        batch_sampler.start_epoch(self._run.expect_epoch(epoch))
-        self._is_iterator_unused = True
-
-    def _begin_epoch(self, epoch: int) -> None:
-        assert self._run is not None
-        trainer, run = self._fitting_trainer(), self._run
-        is_resuming, expected = run.is_restored, run.epoch
-        if not run.begin_epoch(epoch):
-            return
-        if is_resuming:
-            settle_restored_progress(trainer)
-            self._mute_resume_warning()
-        for batch_sampler in list_batch_samplers(trainer):
-            batch_sampler.start_epoch(run.epoch)
-        leader = find_leader(trainer)
-        run.plan_epoch(
-            [size * self._world_size for size in leader.batch_sizes()],
-            num_batches=refresh_limits(trainer),
-            num_epoch_samples=leader.num_samples_per_pass * self._world_size,
-        )
-        if self._is_iterator_unused and run.epoch != expected:
-            restart_iterator(trainer)
-        self._is_iterator_unused = False
-
-    def _mute_resume_warning(self) -> None:
-        # Lightning takes any loader without a state for one that repeats batches; not this one.
-        self._muted.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended")
-
-    def _report_batch_size(self, batch_size: int) -> None:
-        if batch_size in self._reported_batch_sizes:
-            return
-        self._reported_batch_sizes.add(batch_size)
-        rank_zero_info(
-            f"BatchSizeWarmup overrides DataLoader(batch_size={batch_size}): the global batch "
-            f"grows from {self.ramp.start_global_batch_size} to {self.ramp.end_global_batch_size} "
-            f"samples over the first {self.ramp.num_samples} samples."
-        )
-
-    def _fitting_trainer(self) -> Trainer:
-        if self._trainer is None:
+    def _scheduled(self) -> ScheduledLoaders:
+        if self._loaders is None:
             raise RuntimeError(
-                "BatchSizeWarmup is not fitting; its batch samplers belong to one fit; load the "
-                "data again"
+                "BatchSizeWarmup has no training data yet; its hooks run inside Trainer.fit; add "
+                "it to Trainer(callbacks=[...])"
             )
-        return self._trainer
+        return self._loaders
 
     def _release(self) -> None:
-        self._muted.close()
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook = None
-        self._trainer = None
+        if self._is_fitting:
+            self._scheduled().remove()
+        self._is_fitting = False

@@ -8,6 +8,7 @@ only place that touches the fit loop's private attributes.
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import TQDMProgressBar
 
 from lightning_mp.callbacks.batch_size_plan import limit_num_batches
 from lightning_mp.callbacks.scheduled_batch_sampler import ScheduledBatchSampler
@@ -21,6 +22,7 @@ __all__ = [
     "refresh_limits",
     "restart_iterator",
     "settle_restored_progress",
+    "show_total",
 ]
 
 
@@ -115,6 +117,19 @@ def settle_restored_progress(trainer: Trainer) -> None:
         progress.increment_completed()
     elif progress.current.completed < progress.current.ready:
         progress.is_last_batch = False
+
+
+def show_total(trainer: Trainer, epoch: int) -> None:
+    """Give the tqdm bar its total: Lightning leaves it without one in a resumed epoch.
+
+    Args:
+        trainer: Trainer that resumes, its limits refreshed.
+        epoch: Index of the epoch.
+    """
+    bar = trainer.progress_bar_callback
+    if isinstance(bar, TQDMProgressBar) and not bar.is_disabled:
+        bar.train_progress_bar.total = trainer.num_training_batches
+        bar.train_progress_bar.set_description(f"Epoch {epoch}")
 
 
 def _combined_loader(trainer: Trainer) -> Any:

@@ -142,6 +142,15 @@ class TestRefusals:
             trainer.fit(case.Net(), make(case.IndexedData(13)))
         assert "process_dataloader" not in vars(trainer.strategy)
 
+    @pytest.mark.parametrize(("num_samples", "drop_last"), [(0, False), (3, True)])
+    def test_first_epoch_without_batches(self, case, tmp_path, num_samples, drop_last):
+        trainer = case.make_trainer(tmp_path, [case.make_warmup()], max_epochs=1)
+        match = f"global batch size = 4 in epoch 0; .* {num_samples} samples .*={drop_last}"
+        with pytest.raises(ValueError, match=match):
+            trainer.fit(
+                case.Net(), case.make_loader(num_samples, shuffle=False, drop_last=drop_last)
+            )
+
     def test_epoch_without_batches(self, case, tmp_path):
         trainer = case.make_trainer(tmp_path, [case.make_warmup()], max_epochs=30)
         with pytest.raises(ValueError, match=r"global batch size = 16 in epoch .* 13 samples"):

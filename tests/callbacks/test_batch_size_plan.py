@@ -167,7 +167,9 @@ def test_planned_steps_counts_constant_epochs_once():
 
 
 def test_planned_steps_refuses_an_epoch_without_batches():
-    with pytest.raises(ValueError, match=r"batch size = 20 in epoch 2 .* only 13 samples"):
+    with pytest.raises(
+        ValueError, match=r"batch size = 20 in epoch 2; .* 13 samples .* drop_last=True"
+    ):
         planned_steps(
             BatchSizeRamp(4, 20, 15, 16), num_epochs=3, num_epoch_samples=13, drop_last=True
         )

@@ -4,6 +4,7 @@ from itertools import chain
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import TQDMProgressBar
 from torch.utils.data import RandomSampler, WeightedRandomSampler
 
 from lightning_mp.callbacks.batch_size_plan import epoch_batch_sizes
@@ -95,6 +96,18 @@ class TestResume:
         self.resume(case, tmp_path, "step=20.ckpt", callbacks=[recorder])
         # Lightning calls no on_train_epoch_start for an epoch that goes on.
         assert recorder.totals[-1] == 6
+
+    @pytest.mark.parametrize(("stop", "total"), [(5, 17), (17, 7), (20, 7), (24, 6)])
+    def test_bar_after_a_resume(self, case, tmp_path, whole, stop, total):
+        class Look(Callback):
+            def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+                seen.append((bar.train_progress_bar.total, bar.train_progress_bar.desc))
+
+        seen, bar = [], TQDMProgressBar()
+        options = {"callbacks": [bar, Look()], "enable_progress_bar": True}
+        self.resume(case, tmp_path, f"step={stop}.ckpt", **options)
+        epoch = [17, 7, 6].index(total)
+        assert seen[0] == (total, f"Epoch {epoch}: ")
 
     def test_more_epochs_in_the_same_trainer(self, case, tmp_path, whole):
         warmup, model = case.make_warmup(), case.Net()

@@ -155,7 +155,7 @@ class Report(Callback):
     def __init__(self, folder):
         self.folder = folder
 
-    def on_train_end(self, trainer, pl_module):
+    def on_train_end(self, trainer, pl_module: Any):
         seen = {
             "epochs": list(pl_module.epochs.values()),
             "weights": pl_module.weights.tolist(),
