@@ -4,6 +4,8 @@ Reference:
     E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI repository, 1998.
 """
 
+from typing import Any
+
 import torch
 
 from lightning_mp.recipes.vision.image_set import ImageSet, stratified_split
@@ -33,7 +35,8 @@ def load_digits(split_seed: int) -> tuple[ImageSet, ImageSet]:
             "data_dir = None asks for the digits of scikit-learn, which is not installed; "
             "run pip install lightning_mp[vision], or set data_dir to a folder of IDX files"
         ) from error
-    bunch = datasets.load_digits()
+    # Any: scikit-learn has no types, and what is inferred is wrong.
+    bunch: Any = datasets.load_digits()
     images = torch.from_numpy(bunch["images"]).to(torch.uint8)
     labels = torch.from_numpy(bunch["target"]).to(torch.int64)
     return stratified_split(ImageSet(images, labels), NUM_TEST_DIGITS, seed=split_seed)

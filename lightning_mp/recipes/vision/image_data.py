@@ -1,7 +1,5 @@
 """DataModule over small grey images: scikit-learn's digits, or a folder of IDX files."""
 
-from typing import Literal
-
 import lightning as L
 import torch
 from torch import Tensor
@@ -74,7 +72,7 @@ class ImageDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self._datasets: dict[str, TensorDataset] = {}
 
-    def setup(self, stage: Literal["fit", "validate", "test", "predict"] | None = None) -> None:
+    def setup(self, stage: str | None = None) -> None:
         """Load and split the images once.
 
         Args:
