@@ -301,8 +301,8 @@ def test_earlier_states_are_taken_over() -> None:
     engine.convert(model)
     engine.attach([optimizer])
     found = optimizer.state_dict()["state"]
-    for first, second in zip(floats_of(expected), floats_of(found), strict=True):
-        assert torch.equal(first, second)
+    for index, entry in expected.items():
+        assert_same(entry, found[index])
 
 
 def test_attaching_twice_is_attaching_once() -> None:

@@ -135,7 +135,8 @@ def snapshot(engine: AmpEngine, model: nn.Module, optimizer: Optimizer) -> dict[
         master = engine.masters.of(parameter)
         found[f"{name}.half"], found[f"{name}.master"] = parameter.detach(), master.detach()
         for key, value in optimizer.state.get(master, {}).items():
-            found[f"{name}.{key}"] = torch.as_tensor(value)
+            if isinstance(value, Tensor | int | float):
+                found[f"{name}.{key}"] = torch.as_tensor(value)
     return copy.deepcopy(found)
 
 
