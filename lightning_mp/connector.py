@@ -48,7 +48,7 @@ class StockTrainerSeams:
     """
 
     def __init__(self) -> None:
-        self._connector_class: type | None = None
+        self._connector_class: Any = None
         self._original_init: Callable[..., None] | None = None
         self._wrapped_init: Callable[..., None] | None = None
         self._original_hints: list[tuple[dict[str, Any], Any]] = []

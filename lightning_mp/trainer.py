@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
-from lightning.fabric.connector import _PRECISION_INPUT
+from lightning.fabric.plugins.precision.precision import _PRECISION_INPUT
 from lightning.pytorch.plugins import _PLUGIN_INPUT
 from lightning.pytorch.utilities.argparse import _defaults_from_env_vars
 
@@ -63,5 +63,5 @@ class Trainer(pl.Trainer):
         plugins: _PLUGIN_INPUT | list[_PLUGIN_INPUT] | None = None,
         **kwargs: Any,
     ) -> None:
-        precision, plugins = resolve_precision(precision, plugins, kwargs.get("strategy"))
-        super().__init__(precision=precision, plugins=plugins, **kwargs)
+        for_stock = resolve_precision(precision, plugins, kwargs.get("strategy"))
+        super().__init__(precision=for_stock[0], plugins=for_stock[1], **kwargs)

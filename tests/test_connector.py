@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import typing
+from typing import Any
 
 import lightning as L
 import pytest
@@ -20,7 +21,11 @@ from lightning_mp.connector import (
 from lightning_mp.precision import AmpPrecision
 from lightning_mp.precision_input import PrecisionLevel
 
-QUIET = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu", "devices": 1}
+
+def stock_trainer(**kwargs: Any) -> L.Trainer:
+    """The stock Trainer; what the seams add is unknown to its static types."""
+    quiet = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu", "devices": 1}
+    return L.Trainer(**{**quiet, **kwargs})
 
 
 @pytest.fixture
@@ -66,7 +71,8 @@ def assert_same_objects(left, right):
     ],
 )
 def test_stock_trainer_knows_the_levels(installed, precision, expected):
-    plugin = L.Trainer(precision=precision, **QUIET).precision_plugin
+    plugin = stock_trainer(precision=precision).precision_plugin
+    assert isinstance(plugin, AmpPrecision)
     assert type(plugin) is AmpPrecision
     given = plugin.opt_level if precision == "O0" else (plugin.opt_level, plugin.half_dtype)
     assert given == expected
@@ -74,34 +80,34 @@ def test_stock_trainer_knows_the_levels(installed, precision, expected):
 
 @pytest.mark.parametrize("precision", [None, "32", 64, "bf16-mixed", "bf16-true"])
 def test_precisions_of_lightning_are_untouched(installed, precision):
-    plugin = L.Trainer(precision=precision, **QUIET).precision_plugin
+    plugin = stock_trainer(precision=precision).precision_plugin
     assert not isinstance(plugin, AmpPrecision)
     lightning_mp.uninstall()
-    assert type(L.Trainer(precision=precision, **QUIET).precision_plugin) is type(plugin)
+    assert type(stock_trainer(precision=precision).precision_plugin) is type(plugin)
 
 
 def test_other_errors_stay_those_of_lightning(installed):
     with pytest.raises(ValueError, match="Precision 'nonsense' is invalid"):
-        L.Trainer(precision="nonsense", **QUIET)
+        stock_trainer(precision="nonsense")
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        L.Trainer(precisionn="O2", **QUIET)
+        stock_trainer(precisionn="O2")
 
 
 @pytest.mark.parametrize("precision", ["O7", "02", "o2"])
 def test_near_misses(installed, precision):
     with pytest.raises(ValueError, match=r"O2-bf16.*letter O"):
-        L.Trainer(precision=precision, **QUIET)
+        stock_trainer(precision=precision)
 
 
 def test_string_and_precision_plugin_are_refused_together(installed):
     with pytest.raises(ValueError, match=r"precision = 'O2' and plugins = .*DoublePrecision"):
-        L.Trainer(precision="O2", plugins=[DoublePrecision()], **QUIET)
+        stock_trainer(precision="O2", plugins=[DoublePrecision()])
 
 
 def test_plugins_of_the_caller_are_not_changed(installed):
     checkpoint_io = TorchCheckpointIO()
     plugins = [checkpoint_io]
-    trainer = L.Trainer(precision="O2", plugins=plugins, **QUIET)
+    trainer = stock_trainer(precision="O2", plugins=plugins)
     assert plugins == [checkpoint_io]
     assert trainer.strategy.checkpoint_io is checkpoint_io
 
@@ -109,12 +115,12 @@ def test_plugins_of_the_caller_are_not_changed(installed):
 def test_unsupported_strategy_is_refused_for_string_and_plugin(installed):
     for how in ({"precision": "O2"}, {"plugins": AmpPrecision()}):
         with pytest.raises(ValueError, match="strategy = 'fsdp' with an opt level"):
-            L.Trainer(strategy="fsdp", **how, **QUIET)
+            stock_trainer(strategy="fsdp", **how)
 
 
 def test_default_from_the_environment(installed, monkeypatch):
     monkeypatch.setenv("PL_TRAINER_PRECISION", "O2")
-    assert isinstance(L.Trainer(**QUIET).precision_plugin, AmpPrecision)
+    assert isinstance(stock_trainer().precision_plugin, AmpPrecision)
 
 
 def test_uninstall_restores_the_very_objects(stock):
@@ -132,7 +138,7 @@ def test_uninstall_restores_the_very_objects(stock):
         lightning_mp.uninstall()
         assert_same_objects(trainer_state(), before)
     with pytest.raises(ValueError, match="Precision 'O2' is invalid"):
-        L.Trainer(precision="O2", **QUIET)
+        stock_trainer(precision="O2")
 
 
 def flat_literals(annotation):

@@ -1,4 +1,5 @@
 import inspect
+from typing import Any
 
 import lightning as L
 import pytest
@@ -11,7 +12,12 @@ import lightning_mp
 from lightning_mp.connector import is_installed
 from lightning_mp.precision import AmpPrecision
 
-QUIET = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu", "devices": 1}
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "accelerator": "cpu",
+    "devices": 1,
+}
 
 
 @pytest.fixture(params=[True, False], ids=["patched", "unpatched"], autouse=True)
@@ -105,10 +111,9 @@ def test_cli_takes_the_levels(parse):
     cli = parse("--trainer.precision=O2-bf16", "--trainer.max_epochs=7")
     assert type(cli.trainer) is lightning_mp.Trainer
     assert cli.trainer.max_epochs == 7
-    assert (cli.trainer.precision_plugin.opt_level, cli.trainer.precision_plugin.half_dtype) == (
-        "O2",
-        "bf16",
-    )
+    plugin = cli.trainer.precision_plugin
+    assert isinstance(plugin, AmpPrecision)
+    assert (plugin.opt_level, plugin.half_dtype) == ("O2", "bf16")
 
 
 def test_cli_reads_the_environment(parse, monkeypatch):

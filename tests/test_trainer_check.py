@@ -1,13 +1,19 @@
 import sys
+from typing import Any
 
 import lightning as L
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_mp.precision import AmpPrecision
 from lightning_mp.trainer_check import require_lightning_trainer, standalone_note
 
-QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+}
 
 
 class NotedPrecision(AmpPrecision):
@@ -50,7 +56,7 @@ def test_callback_in_the_wrong_trainer_names_the_right_import(standalone):
         match=r"CheckedCallback = pytorch_lightning.*Trainer; allowed: "
         r"lightning\.pytorch\.Trainer; use `import lightning as L`",
     ):
-        trainer.fit(Model(), torch.utils.data.DataLoader(range(7)))
+        trainer.fit(Model(), DataLoader(TensorDataset(torch.zeros(7, 3))))
 
 
 def test_plugin_in_the_wrong_trainer_names_the_right_import(standalone):

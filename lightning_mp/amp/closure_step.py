@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from lightning_mp.amp.gradient_check import GradientCheck
@@ -19,8 +20,8 @@ from lightning_mp.kernels.reference import finite_flags
 __all__ = ["ClosureStep", "evaluates_closure"]
 
 
-class _NonFiniteStart(Exception):
-    """The first evaluation of a step found a non-finite gradient; nothing was changed yet."""
+class _NonFiniteEvaluation(Exception):
+    """An evaluation of the closure gave a non-finite gradient; the step is given up."""
 
 
 def evaluates_closure(optimizer: Optimizer) -> bool:
@@ -66,43 +67,53 @@ class ClosureStep:
         parameters = step.swap.parameters
         self._masters.adopt(parameters)
         before = [self._masters.of(item).detach().clone() for item in parameters]
+        # Some (SAM) first move along the gradients of a backward before the step.
+        entry = step.unscale()
 
         def evaluate() -> Any:
             with step.swap.masters_out():
                 self._masters.push(parameters)
                 results.append(closure())
                 checks.append(step.unscale_anew())
-            if len(checks) == 1 and checks[0].flag.read():
-                raise _NonFiniteStart
             before_update()
             step.collect()
+            if checks[-1].flag.read() and (len(checks) == 1 or not self._recovers):
+                raise _NonFiniteEvaluation
             return results[-1]
 
-        check: GradientCheck | None = None
         try:
             with step.swap.masters_in():
                 result = step.optimizer.step(closure=evaluate, **kwargs)
-        except _NonFiniteStart:
-            result, check = results[-1], checks[0]
+        except _NonFiniteEvaluation:
+            result, check = results[-1], checks[-1]
+            self._undo(before, is_started=len(checks) > 1)
         else:
-            check = self._undo_if_not_finite(checks, before)
+            check = self._undo_if_not_finite(checks or [entry], before)
         finally:
-            with torch.no_grad():
-                self._masters.push(parameters)
-        if check is not None:
-            step.finish(check)
+            self._masters.push(parameters)
+        step.finish(check)
         return result
 
-    @torch.no_grad()
+    @property
+    def _recovers(self) -> bool:
+        # A line search may meet a non-finite trial and go back; what counts is the end.
+        groups = self._step.optimizer.param_groups
+        return any(group.get("line_search_fn") is not None for group in groups)
+
     def _undo_if_not_finite(
-        self, checks: list[GradientCheck], before: list[torch.Tensor]
-    ) -> GradientCheck | None:
-        # A line search may meet an infinite trial and recover from it; what counts is the end.
-        bad = next((check for check in checks[1:] if check.flag.read()), None)
-        targets = [self._masters.of(item) for item in self._step.swap.parameters]
+        self, checks: list[GradientCheck], before: list[Tensor]
+    ) -> GradientCheck:
+        bad = next((check for check in checks if check.flag.read()), None)
+        targets = [self._masters.of(item).detach() for item in self._step.swap.parameters]
         if bad is None or bool(finite_flags(targets).all()):
-            return checks[0] if checks else None
-        torch._foreach_copy_(targets, before)
-        # The curvature that led there is not finite either: the optimizer starts afresh.
-        self._step.optimizer.state.clear()
+            return checks[0]
+        self._undo(before, is_started=True)
         return bad
+
+    @torch.no_grad()
+    def _undo(self, before: list[Tensor], *, is_started: bool) -> None:
+        for parameter, value in zip(self._step.swap.parameters, before, strict=True):
+            self._masters.of(parameter).copy_(value)
+        if is_started and isinstance(self._step.optimizer, LBFGS):
+            # The curvature that led there is not finite either: it starts afresh.
+            self._step.optimizer.state.clear()

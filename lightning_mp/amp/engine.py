@@ -5,6 +5,7 @@ A loop converts the model once, attaches its optimizers, and then for each step 
 through :meth:`AmpEngine.step_of`.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -118,12 +119,16 @@ class AmpEngine:
         """Take over optimizers of the converted model.
 
         Args:
-            optimizers: Torch optimizers over the model's parameters.
+            optimizers: Torch optimizers over the model's parameters; one that is attached already
+                is left as it is.
         """
         self.masters.follow_devices()
         if optimizers and not self.properties.master_weights:
             self.masters.drop()
+            self._warn_of_vanishing_eps(optimizers)
         for optimizer in optimizers:
+            if optimizer in self._steps:
+                continue
             step = OptimizerStep(optimizer, self.masters, self.scaler, self._names)
             self._steps[optimizer] = step
 
@@ -181,13 +186,13 @@ class AmpEngine:
         """
         self.scaler.to(loss.device)
         ratio = self.scaler.update() if self.scaler.has_pending else None
+        # In FP32 before they are rescaled: half gradients could overflow or lose bits by it.
+        if ratio is not None or not is_synchronising:
+            self._cast_gradients(torch.float32)
         for step in self._steps.values():
             step.before_backward(ratio)
-        for parameter in self.masters.half_parameters:
-            gradient = parameter.grad
-            wanted = parameter.dtype if is_synchronising else torch.float32
-            if gradient is not None and gradient.dtype != wanted:
-                parameter.grad = gradient.to(wanted)
+        if is_synchronising:
+            self._cast_gradients(self.properties.half_dtype)
         return loss if self.scaler.is_identity else self.scaler.scale_loss(loss)
 
     def step(self, optimizer: Optimizer, before_update: Any = None, **kwargs: Any) -> None:
@@ -262,7 +267,7 @@ class AmpEngine:
 
     def restore(self) -> None:
         """Undo everything: FP32 weights, ordinary optimizers and schedulers, no hooks."""
-        for guard in self._guards:
+        for guard in reversed(self._guards):
             guard.remove()
         for step in self._steps.values():
             step.detach()
@@ -270,8 +275,30 @@ class AmpEngine:
             self._hooks.remove()
         if self._masters is not None:
             self._masters.restore()
+        if self.properties.half_dtype is not None:
+            # Those of the FP32 parameters may still be scaled.
+            for parameter in self._names:
+                parameter.grad = None
         self._guards, self._hooks, self._masters = [], None, None
         self._steps, self._names = {}, {}
+
+    def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
+        smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
+        for optimizer in optimizers if self.properties.half_dtype == torch.float16 else []:
+            eps = min(group.get("eps", 1.0) for group in optimizer.param_groups)
+            if eps < smallest:
+                warnings.warn(
+                    f"{type(optimizer).__name__}(eps={eps}) at {self.properties.opt_level} steps in "
+                    "float16, where this eps is 0 and the update divides by 0. Use eps=1e-4 or "
+                    "more, bfloat16, or O2, whose optimizer works in float32.",
+                    stacklevel=2,
+                )
+
+    def _cast_gradients(self, dtype: torch.dtype | None) -> None:
+        for parameter in self.masters.half_parameters:
+            gradient = parameter.grad
+            if gradient is not None and gradient.dtype != dtype:
+                parameter.grad = gradient.to(dtype)
 
 
 def _nothing() -> None:

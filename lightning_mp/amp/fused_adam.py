@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update_adam_
@@ -56,7 +57,7 @@ def apply_fused_adam(
     Args:
         optimizer: An optimizer that :func:`can_fuse_adam` accepts, model parameters in its groups.
         masters: Masters of the model.
-        found_inf: Float32 scalar; anything but 0 leaves masters, moments and counters as they were.
+        found_inf: Float32 scalar; 1 leaves masters, moments and counters as they were, 0 does not.
         factor: Float32 scalar that gradients are multiplied by (unscaling, clipping by norm);
             ``None`` if they are ready to use.
         clip_value: Largest absolute value of a gradient element after the multiplication.
@@ -81,12 +82,14 @@ def _is_hooked(optimizer: Optimizer) -> bool:
     # The submodule is hidden behind the package's attribute of the same name.
     module: Any = sys.modules["torch.optim.optimizer"]
     step = optimizer.__dict__.get("step")
+    # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
+    is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
         or module._global_optimizer_pre_hooks
         or module._global_optimizer_post_hooks
-        or (step is not None and not getattr(step, "_wrapped_by_lr_sched", False))
+        or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
     )
 
 
@@ -95,6 +98,7 @@ def _is_plain_group(group: dict[str, Any]) -> bool:
         return False
     return all(
         parameter.device.type in _FUSED_DEVICES
+        and parameter.is_floating_point()
         and (parameter.grad is None or not parameter.grad.is_sparse)
         for parameter in group["params"]
     )
@@ -140,8 +144,7 @@ def _state(optimizer: Optimizer, target: Tensor) -> dict[str, Tensor]:
 def _float32_gradients(
     parameters: Sequence[Tensor], targets: Sequence[Tensor], *, is_ready: bool
 ) -> list[Tensor]:
-    gradients = [parameter.grad for parameter in parameters]
-    assert all(gradient is not None for gradient in gradients)
+    gradients = [dense_values(parameter) for parameter in parameters]
     if is_ready and all(
         gradient.dtype == torch.float32 and gradient.stride() == target.stride()
         for gradient, target in zip(gradients, targets, strict=True)

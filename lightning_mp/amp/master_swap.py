@@ -32,6 +32,7 @@ class MasterSwap:
         self._optimizer = optimizer
         self._masters = masters
         self._depth = 0
+        self._is_loading = False
         self._handles: list[RemovableHandle] = []
         self._key_state_by_masters()
         self._handles = [
@@ -44,8 +45,11 @@ class MasterSwap:
     @property
     def parameters(self) -> list[Tensor]:
         """The optimizer's model parameters, in order, whether or not the masters are in."""
+        self._end_load()
         owner_of = self._masters.owner_of
-        return [owner_of(item) for group in self._optimizer.param_groups for item in group["params"]]
+        return [
+            owner_of(item) for group in self._optimizer.param_groups for item in group["params"]
+        ]
 
     @contextmanager
     def masters_in(self) -> Iterator[None]:
@@ -74,11 +78,14 @@ class MasterSwap:
         self._handles.clear()
         state = self._optimizer.state
         for key in list(state):
-            owner = self._masters.owner_of(key)
-            if owner is not key:
-                state[owner] = state.pop(key)
+            if isinstance(key, Tensor):
+                owner = self._masters.owner_of(key)
+                entry = state.pop(key)
+                # Half state (O3) goes with the half weights that it belongs to.
+                state[owner] = {name: _raised(value, owner) for name, value in entry.items()}
 
     def _enter(self) -> None:
+        self._end_load()
         self._depth += 1
         if self._depth == 1:
             self._key_state_by_masters()
@@ -115,9 +122,16 @@ class MasterSwap:
         saved = [len(group["params"]) for group in state_dict["param_groups"]]
         if saved == [len(group["params"]) for group in optimizer.param_groups]:
             self._enter()
+            self._is_loading = True
 
     def _after_loading(self, optimizer: Optimizer) -> None:
-        self._leave()
+        self._end_load()
+
+    def _end_load(self) -> None:
+        # Called late too: no hook tells of a load that another hook or a damaged state has stopped.
+        if self._is_loading:
+            self._is_loading = False
+            self._leave()
 
 
 def _raised(value: Any, parameter: Tensor) -> Any:

@@ -11,7 +11,6 @@ that untouched elements keep their low bits.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +19,6 @@ from lightning_mp.amp.model_cast import castable_buffers, castable_parameters, k
 from lightning_mp.amp.opt_levels import OptLevelProperties
 
 __all__ = ["MasterWeights"]
-
-
-@dataclass
-class _CastBuffer:
-    owner: nn.Module
-    name: str
-    master: Tensor
-
-    @property
-    def half(self) -> Tensor | None:
-        return self.owner._buffers.get(self.name)
 
 
 class MasterWeights:
@@ -44,23 +32,28 @@ class MasterWeights:
 
     def __init__(self, module: nn.Module, properties: OptLevelProperties) -> None:
         self._masters: dict[Tensor, Tensor] = {}
-        self._owners: dict[Tensor, Tensor] = {}
-        self._buffers: list[_CastBuffer] = []
-        self._half_parameters: list[nn.Parameter] = []
-        dtype = properties.half_dtype
-        if dtype is None:
+        self._parameters: dict[Tensor, Tensor] = {}
+        self._half_parameters: dict[Tensor, None] = {}
+        self._buffers: dict[tuple[nn.Module, str], Tensor] = {}
+        self._owners: list[nn.Module] = []
+        self._dtype = properties.half_dtype
+        if self._dtype is None:
             return
         kept = kept_module_types(properties)
         for _, parameter in list(castable_parameters(module, kept)):
-            self._cast_parameter(parameter, dtype)
-        for owner, name, buffer in list(castable_buffers(module, kept)):
-            self._buffers.append(_CastBuffer(owner, name, buffer))
-            owner._buffers[name] = buffer.to(dtype)
+            self._cast_parameter(parameter, self._dtype)
+        self._cast_buffers(list(castable_buffers(module, kept)), self._dtype)
+        self._owners = [part for part in module.modules() if any(self._names_of(part))]
 
     @property
-    def half_parameters(self) -> list[nn.Parameter]:
+    def half_parameters(self) -> list[Tensor]:
         """The parameters that were cast, in the model's order."""
-        return self._half_parameters
+        return list(self._half_parameters)
+
+    @property
+    def owners(self) -> list[nn.Module]:
+        """The modules that have a cast parameter or buffer of their own, in the model's order."""
+        return self._owners
 
     @property
     def has_masters(self) -> bool:
@@ -73,37 +66,37 @@ class MasterWeights:
 
     def owner_of(self, master: Tensor) -> Tensor:
         """Return the model parameter of a master, or the tensor itself if it is no master."""
-        return self._owners.get(master, master)
+        return self._parameters.get(master, master)
 
     def drop(self) -> None:
         """Forget the masters: the half weights are the truth from now on (O3)."""
         self._masters.clear()
-        self._owners.clear()
+        self._parameters.clear()
 
     def follow_devices(self) -> None:
         """Move each master to where its parameter or buffer has gone since."""
         for parameter, master in self._masters.items():
             if master.device != parameter.device:
                 master.data = master.data.to(parameter.device)
-        for cast in self._buffers:
-            if cast.half is not None:
-                cast.master = cast.master.to(cast.half.device)
+        for (owner, name), master in self._buffers.items():
+            buffer = owner._buffers.get(name)
+            if buffer is not None:
+                self._buffers[owner, name] = master.to(buffer.device)
 
     @torch.no_grad()
-    def adopt(self, parameters: Iterable[Tensor] | None = None) -> None:
+    def adopt(self, parameters: Iterable[Tensor]) -> None:
         """Take over values that somebody wrote to the half weights.
 
         Args:
-            parameters: Model parameters to look at; all by default.
+            parameters: Model parameters to look at; those without a master are left alone.
         """
-        for parameter in self._masters if parameters is None else parameters:
+        for parameter in parameters:
             master = self._masters.get(parameter)
-            if master is not None:
-                _adopt_written(master, parameter)
-        if parameters is None:
-            for cast in self._buffers:
-                if cast.half is not None:
-                    _adopt_written(cast.master, cast.half)
+            if master is None:
+                continue
+            if master.device != parameter.device:
+                master.data = master.data.to(parameter.device)
+            _adopt_written(master, parameter)
 
     @torch.no_grad()
     def push(self, parameters: Iterable[Tensor]) -> None:
@@ -116,40 +109,89 @@ class MasterWeights:
         if pairs:
             torch._foreach_copy_([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
-    def full_precision_values(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each half parameter and buffer with its FP32 value, outside writes included."""
-        self.adopt()
-        for parameter in self._half_parameters:
-            yield parameter, self._masters.get(parameter, parameter).detach().float()
-        for cast in self._buffers:
-            if cast.half is not None:
-                yield cast.half, cast.master
+    def values_of(self, owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield the FP32 value of what a module has as its own and was cast.
+
+        Writes from outside are taken over first.
+
+        Args:
+            owner: A part of the model.
+
+        Yields:
+            Name within the module, and value; a write to it reaches the master.
+        """
+        for name in self._names_of(owner):
+            parameter = owner._parameters.get(name)
+            if parameter is not None:
+                self.adopt([parameter])
+                yield name, self.of(parameter).detach().float()
+            else:
+                yield name, self._buffer_value(owner, name)
 
     def restore(self) -> None:
         """Give the FP32 values back to the model and forget everything."""
-        self.adopt()
+        self.adopt(self._half_parameters)
         for parameter in self._half_parameters:
-            value = self._masters.get(parameter, parameter)
+            value = self.of(parameter)
             parameter.grad = None
-            parameter.data = value.detach().to(parameter.device, torch.float32)
+            parameter.data = value.detach().to(torch.float32)
             parameter.grad_dtype = torch.float32
-        for cast in self._buffers:
-            if cast.half is not None:
-                cast.owner._buffers[cast.name] = cast.master.to(cast.half.device)
+        restored: dict[Tensor, Tensor] = {}
+        for owner in self._owners:
+            for name in list(self._names_of(owner)):
+                half = owner._buffers.get(name)
+                if half is not None:
+                    value = self._buffer_value(owner, name)
+                    owner._buffers[name] = restored.setdefault(half, value)
         self.drop()
         self._buffers.clear()
+        self._owners.clear()
         self._half_parameters.clear()
 
     def _cast_parameter(self, parameter: nn.Parameter, dtype: torch.dtype) -> None:
         master = parameter.detach().clone()
         master.requires_grad_(parameter.requires_grad)
         self._masters[parameter] = master
-        self._owners[master] = parameter
-        self._half_parameters.append(parameter)
+        self._parameters[master] = parameter
+        self._half_parameters[parameter] = None
         parameter.grad = None
         parameter.data = parameter.data.to(dtype)
         # Lets .grad be half (as autograd makes it) or FP32 (accumulated, or unscaled for a reader).
         parameter.grad_dtype = None
+
+    def _cast_buffers(
+        self, buffers: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype
+    ) -> None:
+        halves: dict[Tensor, Tensor] = {}
+        for owner, name, buffer in buffers:
+            # What several modules share stays shared; each keeps a value of its own behind it, as
+            # one of them may replace its buffer.
+            self._buffers[owner, name] = buffer.clone() if buffer in halves else buffer
+            if buffer not in halves:
+                halves[buffer] = buffer.to(dtype)
+            owner._buffers[name] = halves[buffer]
+
+    def _names_of(self, owner: nn.Module) -> Iterator[str]:
+        for name, parameter in owner._parameters.items():
+            if parameter is not None and parameter in self._half_parameters:
+                yield name
+        for name, buffer in owner._buffers.items():
+            # A module may put a buffer of another dtype in place of the one that was cast.
+            is_cast = buffer is not None and buffer.dtype == self._dtype
+            if is_cast and (owner, name) in self._buffers:
+                yield name
+
+    @torch.no_grad()
+    def _buffer_value(self, owner: nn.Module, name: str) -> Tensor:
+        buffer, master = owner._buffers[name], self._buffers[owner, name]
+        assert buffer is not None
+        if buffer.shape != master.shape:
+            master = buffer.float()
+        elif buffer.device != master.device:
+            master = master.to(buffer.device)
+        self._buffers[owner, name] = master
+        _adopt_written(master, buffer)
+        return master
 
 
 def _adopt_written(master: Tensor, half: Tensor) -> None:

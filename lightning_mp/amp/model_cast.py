@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from lightning_mp.amp.opt_levels import OptLevelProperties
 
@@ -59,12 +59,13 @@ def check_castable(module: nn.Module) -> None:
                 "level casts the bare model. Hand over the bare module and wrap it afterwards (a "
                 "Trainer does that itself with strategy='ddp')."
             )
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ValueError(
                 f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need its "
                 "values. Run one forward pass before training starts."
             )
+    for name, parameter in module.named_parameters():
         if parameter.dtype in _HALF_DTYPES:
             raise ValueError(
                 f"parameter {name!r} has dtype {parameter.dtype}; the model must come in "
@@ -90,7 +91,8 @@ def castable_parameters(
         parameter
         for _, part in module.named_modules()
         if isinstance(part, kept)
-        for parameter in part.parameters(recurse=False)
+        for own in (part, *_parametrizations(part))
+        for parameter in own.parameters(recurse=False)
     }
     for prefix, part in _cast_parts(module, kept):
         for name, parameter in part.named_parameters(recurse=False):
@@ -115,7 +117,7 @@ def castable_buffers(
         Owner, name within the owner, and buffer.
     """
     for _, part in _cast_parts(module, kept):
-        for name, buffer in part.named_buffers(recurse=False):
+        for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
             if buffer.dtype == torch.float32:
                 yield part, name, buffer
 
@@ -131,10 +133,18 @@ def _cast_parts(
         if part in seen or isinstance(part, metrics):
             continue
         seen.add(part)
-        if not isinstance(part, kept):
+        if isinstance(part, kept):
+            # A parametrized norm layer has its weights in there.
+            seen.update(_parametrizations(part))
+        else:
             yield prefix, part
         children = [(f"{prefix}{name}.", child) for name, child in part.named_children()]
         pending += reversed(children)
+
+
+def _parametrizations(part: nn.Module) -> tuple[nn.Module, ...]:
+    parametrizations = getattr(part, "parametrizations", None)
+    return tuple(parametrizations.modules()) if isinstance(parametrizations, nn.Module) else ()
 
 
 def _metric_types() -> tuple[type[nn.Module], ...]:

@@ -7,7 +7,6 @@ outputs FP32, as Apex did; code that calls a submodule directly stays half.
 
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -23,61 +22,92 @@ __all__ = ["ModuleHooks"]
 class ModuleHooks:
     """Install the hooks on one model.
 
+    State dicts are hooked at every module that owns a cast tensor, so that a part of the model saves
+    and loads FP32 too, and after the part's own hooks have renamed what they rename.
+
     Args:
         module: The converted model.
         masters: Its masters.
         half_dtype: Dtype of the half weights.
     """
 
-    def __init__(
-        self, module: nn.Module, masters: MasterWeights, half_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, module: nn.Module, masters: MasterWeights, half_dtype: torch.dtype) -> None:
         self._masters = masters
         self._half_dtype = half_dtype
-        self._contexts: list[ExitStack] = []
+        self._forward = _function_of(module.forward)
+        # One entry per forward in progress, None for a borrowed call.
+        self._modes: list[HalfForwardMode | None] = []
         self._handles = [
-            module.register_state_dict_post_hook(_Hook(module, self._after_state_dict)),
-            module.register_load_state_dict_pre_hook(_Hook(module, self._before_loading)),
             module.register_forward_pre_hook(_Hook(module, self._before_forward), with_kwargs=True),
             module.register_forward_hook(_Hook(module, self._after_forward), always_call=True),
         ]
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):
+                # They check the dtypes before a function mode could step in.
+                hook = _Hook(part, self._before_recurrence)
+                self._handles.append(part.register_forward_pre_hook(hook))
+        for part in dict.fromkeys([module, *masters.owners]):
+            self._handles += [
+                part.register_state_dict_post_hook(_Hook(part, self._after_state_dict)),
+                part.register_load_state_dict_pre_hook(_Hook(part, self._before_loading)),
+            ]
 
     def remove(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        # torch calls no hook after an interrupt (KeyboardInterrupt) in forward.
+        while self._modes:
+            self._leave_forward()
 
     def _after_state_dict(
         self, module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any
     ) -> None:
-        values = {id(half): value for half, value in self._masters.full_precision_values()}
-        for name, tensor in _named_tensors(module):
-            if id(tensor) in values and prefix + name in state_dict:
-                state_dict[prefix + name] = values[id(tensor)]
+        for name, value in self._masters.values_of(module):
+            if prefix + name in state_dict:
+                state_dict[prefix + name] = value
 
     def _before_loading(
-        self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any
+        self, module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any, *_: Any
     ) -> None:
-        values = {id(half): value for half, value in self._masters.full_precision_values()}
-        for name, tensor in _named_tensors(module):
-            value, master = state_dict.get(prefix + name), values.get(id(tensor))
+        if metadata.get("assign_to_params_buffers", False):
+            raise ValueError(
+                "load_state_dict(assign=True) replaces the parameters that an opt level has cast; "
+                "assign=False is allowed now. Load before the model is converted, or leave assign "
+                "out."
+            )
+        for name, value in self._masters.values_of(module):
+            incoming = state_dict.get(prefix + name)
             # torch itself refuses a tensor of another shape, after this hook.
-            if isinstance(value, Tensor) and master is not None and value.shape == master.shape:
+            if isinstance(incoming, Tensor) and incoming.shape == value.shape:
                 with torch.no_grad():
-                    master.copy_(value)
+                    value.copy_(incoming)
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        context = ExitStack()
-        self._contexts.append(context)
-        if _is_redirected(module):
+        # Wrappers borrow the call of a module for another of its methods (a Trainer's strategy runs
+        # training_step this way); what passes then is a batch or a loss, not the model's own data.
+        if _function_of(module.forward) != self._forward:
+            self._modes.append(None)
             return None
-        context.enter_context(HalfForwardMode(self._half_dtype))
+        mode = HalfForwardMode(self._half_dtype)
+        mode.__enter__()
+        self._modes.append(mode)
         return cast_floating(args, self._half_dtype), cast_floating(kwargs, self._half_dtype)
 
+    def _before_recurrence(self, module: nn.Module, args: Any) -> Any:
+        return cast_floating(args, self._half_dtype)
+
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
-        self._contexts.pop().close()
-        return None if _is_redirected(module) else cast_floating(output, torch.float32)
+        # Empty if a pre-hook that ran before ours has raised.
+        is_own = bool(self._modes) and self._leave_forward()
+        return cast_floating(output, torch.float32) if is_own else None
+
+    def _leave_forward(self) -> bool:
+        mode = self._modes.pop()
+        if mode is not None:
+            mode.__exit__(None, None, None)
+        return mode is not None
 
 
 class _Hook:
@@ -96,14 +126,5 @@ class _Hook:
         return (_Hook, (None, None))
 
 
-def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
-
-
-def _is_redirected(module: nn.Module) -> bool:
-    # Wrappers borrow the call of a module for another of its methods (a Trainer's strategy runs
-    # training_step this way); what passes then is a batch or a loss, not the model's own data.
-    return "forward" in module.__dict__
+def _function_of(method: Any) -> Any:
+    return getattr(method, "__func__", method)

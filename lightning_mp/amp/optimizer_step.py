@@ -10,6 +10,7 @@ Three paths, chosen at every step:
 A step whose gradients are not all finite changes nothing, whatever the loss scale.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,6 @@ from torch.optim import Optimizer
 from lightning_mp.amp.fused_adam import apply_fused_adam, can_fuse_adam
 from lightning_mp.amp.gradient_check import GradientCheck, dense_values
 from lightning_mp.amp.gradient_clip import ClipRule, clip_gradients_, scale_gradients_
-from lightning_mp.amp.host_flag import HostFlag
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_swap import MasterSwap
 from lightning_mp.amp.master_weights import MasterWeights
@@ -56,7 +56,10 @@ class OptimizerStep:
         self._scaler = scaler
         self._names = names
         self._check: GradientCheck | None = None
+        # Gradients of the step in preparation, unscaled; each is its master's gradient too.
         self._shared: dict[Tensor, Tensor] | None = None
+        # Gradients left unscaled by the last step. Weak, as they should go when they are zeroed.
+        self._left_unscaled: dict[Tensor, weakref.ref[Tensor]] = {}
         self._recorded: ClipRule | None = None
         self._may_record = False
 
@@ -66,21 +69,29 @@ class OptimizerStep:
         return can_fuse_adam(self.optimizer, self._masters)
 
     @torch.no_grad()
-    def unscale(self) -> None:
-        """Give each weight one unscaled FP32 gradient, shared with its master; once per step."""
-        if self._shared is not None:
-            return
+    def unscale(self) -> GradientCheck:
+        """Give each weight one unscaled FP32 gradient, shared with its master; once per step.
+
+        Returns:
+            What pass 1 found in the gradients.
+        """
         parameters = self._with_gradient()
-        self._check = GradientCheck(parameters, self._names)
+        self._check = self._check or GradientCheck(parameters, self._names)
+        if self._shared is not None:
+            return self._check
+        scaled = [parameter for parameter in parameters if not self._is_left_unscaled(parameter)]
         self._raise_gradients(parameters)
-        gradients = [dense_values(parameter) for parameter in parameters]
-        if gradients and not self._scaler.is_identity:
-            scale_gradients_(gradients, self._scaler.inv_scale)
+        if scaled and not self._scaler.is_identity:
+            scale_gradients_([dense_values(item) for item in scaled], self._scaler.inv_scale)
         self._shared = {}
         for parameter in parameters:
             assert parameter.grad is not None
             self._shared[parameter] = parameter.grad
             self._masters.of(parameter).grad = parameter.grad
+        if self._recorded is not None:
+            rule, self._recorded = self._recorded, None
+            clip_gradients_([dense_values(item) for item in parameters], rule)
+        return self._check
 
     def unscale_anew(self) -> GradientCheck:
         """Unscale the gradients of a new evaluation of the closure.
@@ -88,10 +99,8 @@ class OptimizerStep:
         Returns:
             What pass 1 found in them.
         """
-        self._shared = self._check = None
-        self.unscale()
-        assert self._check is not None
-        return self._check
+        self._forget_unscaled()
+        return self.unscale()
 
     @torch.no_grad()
     def clip(self, rule: ClipRule) -> None:
@@ -104,7 +113,6 @@ class OptimizerStep:
             self._recorded = rule
             return
         self.unscale()
-        self._apply_recorded()
         clip_gradients_([dense_values(parameter) for parameter in self._with_gradient()], rule)
 
     @torch.no_grad()
@@ -118,7 +126,8 @@ class OptimizerStep:
             **kwargs: Passed on to ``optimizer.step``.
         """
         is_fused = self.can_fuse and not kwargs
-        if is_looked or (not is_fused and self._must_unscale):
+        has_unscaled = any(map(self._is_left_unscaled, self._left_unscaled))
+        if is_looked or has_unscaled or (not is_fused and self._must_unscale):
             self.unscale()
         self.path = "plain" if not is_fused else "fast" if self._shared is None else "looked"
         self._run_before_update(before_update, may_record=is_fused)
@@ -139,23 +148,31 @@ class OptimizerStep:
         Args:
             ratio: New over old loss scale, or ``None`` if it did not move.
         """
-        gradients = [dense_values(parameter) for parameter in self._with_gradient()]
-        factor = ratio
-        if self._shared is not None:
-            is_stale = all(item.grad is not kept for item, kept in self._shared.items())
-            factor = ratio if is_stale or self._scaler.is_identity else self._scaler.scale
-            self._forget_unscaled()
-        if gradients and factor is not None:
-            scale_gradients_(gradients, factor)
+        scaled, unscaled = [], []
+        for parameter in self._with_gradient():
+            is_unscaled = self._shared is not None or self._is_left_unscaled(parameter)
+            (unscaled if is_unscaled else scaled).append(dense_values(parameter))
+        self._forget_unscaled()
+        if unscaled and not self._scaler.is_identity:
+            scale_gradients_(unscaled, self._scaler.scale)
+        if scaled and ratio is not None:
+            scale_gradients_(scaled, ratio)
 
     def detach(self) -> None:
         """Give the optimizer back as an ordinary one over the model's parameters."""
         self._forget_unscaled()
+        for parameter in self.swap.parameters:
+            # Perhaps still scaled, and of no use to whoever gets the model.
+            parameter.grad = None
         self.swap.detach()
 
     @property
     def _must_unscale(self) -> bool:
         return self._masters.has_masters or not self._scaler.is_identity
+
+    def _is_left_unscaled(self, parameter: Tensor) -> bool:
+        left = self._left_unscaled.get(parameter)
+        return left is not None and parameter.grad is not None and left() is parameter.grad
 
     def _with_gradient(self) -> list[Tensor]:
         return [item for item in self.swap.parameters if item.grad is not None]
@@ -166,7 +183,8 @@ class OptimizerStep:
             gradient = parameter.grad
             assert gradient is not None
             if gradient.is_sparse:
-                parameter.grad = gradient.coalesce().to(torch.float32)
+                # In this order: coalescing adds.
+                parameter.grad = gradient.to(torch.float32).coalesce()
             elif gradient.dtype in (torch.float16, torch.bfloat16):
                 halves.append(parameter)
         targets = [self._masters.of(parameter).detach() for parameter in halves]
@@ -196,11 +214,13 @@ class OptimizerStep:
         assert self._shared is not None
         for parameter in self.swap.parameters:
             master, shared = self._masters.of(parameter), self._shared.get(parameter)
-            if master is parameter:
+            if master.grad is shared and parameter.grad is shared:
                 continue
+            # Pass 1 has not seen this gradient.
+            self._check = None
             if master.grad is not shared:
                 parameter.grad = master.grad
-            elif parameter.grad is not shared:
+            else:
                 gradient = parameter.grad
                 master.grad = None if gradient is None else gradient.to(torch.float32)
 
@@ -241,6 +261,7 @@ class OptimizerStep:
                 parameter.grad = gradient.to(parameter.dtype)
         if found_inf is not None:
             optimizer.grad_scale, optimizer.found_inf = None, found_inf
+            self._lay_out_gradients()
         try:
             with self.swap.masters_in(), torch.enable_grad():
                 optimizer.step(**kwargs)
@@ -248,10 +269,15 @@ class OptimizerStep:
             if found_inf is not None:
                 del optimizer.grad_scale, optimizer.found_inf
 
-    def _apply_recorded(self) -> None:
-        if self._recorded is not None:
-            rule, self._recorded = self._recorded, None
-            clip_gradients_([dense_values(item) for item in self._with_gradient()], rule)
+    def _lay_out_gradients(self) -> None:
+        # torch's fused CPU optimizers read weight and gradient in storage order.
+        for parameter in self._with_gradient():
+            target = self._masters.of(parameter)
+            gradient = target.grad
+            if gradient is None or gradient.layout != torch.strided:
+                continue
+            if gradient.stride() != target.stride():
+                target.grad = torch.empty_like(target, requires_grad=False).copy_(gradient)
 
     def finish(self, check: GradientCheck) -> None:
         """Forget this step's gradients and tell the scaler and the schedulers how it ended.
@@ -259,21 +285,23 @@ class OptimizerStep:
         Args:
             check: What pass 1 found.
         """
-        self._recorded = None
-        self._check = None
-        for parameter in self.swap.parameters:
-            master = self._masters.of(parameter)
-            if master is not parameter:
-                master.grad = None
+        was_unscaled = self._shared is not None
+        self._forget_unscaled()
+        if was_unscaled:
+            left = [(item, item.grad) for item in self._with_gradient()]
+            self._left_unscaled = {
+                item: weakref.ref(grad) for item, grad in left if grad is not None
+            }
         self.last_check = check
         if check.has_gradients:
             self._scaler.record(check.found_inf)
             self.ledger.record(check.flag)
 
     def _forget_unscaled(self) -> None:
-        for parameter in self._shared or ():
+        # Not those in _shared only: a hook may have given a gradient to others.
+        for parameter in self.swap.parameters if self._shared is not None else ():
             master = self._masters.of(parameter)
             if master is not parameter:
                 master.grad = None
-        self._shared = None
-        self._check = None
+        self._shared = self._check = self._recorded = None
+        self._left_unscaled = {}

@@ -39,8 +39,9 @@ def _guarded_class(cls: type[LRScheduler], ledger: SkipLedger) -> type[LRSchedul
 
     def reduce(self: Any, protocol: int) -> Any:
         # A copy made by pickle or deepcopy is an ordinary scheduler.
-        constructor, arguments, *rest = object.__reduce_ex__(self, protocol)
-        return (constructor, (cls, *arguments[1:]), *rest)
+        constructor, arguments, *rest = cls.__reduce_ex__(self, protocol)
+        plain = [cls if item is type(self) else item for item in (constructor, *arguments)]
+        return (plain[0], tuple(plain[1:]), *rest)
 
     namespace = {
         "step": step,

@@ -23,11 +23,7 @@ def bytes_per_parameter(module: nn.Module, engine: AmpEngine) -> dict[str, float
     num_elements = max(1, sum(parameter.numel() for parameter in parameters))
     weights = sum(item.numel() * item.element_size() for item in parameters)
     masters = [engine.masters.of(item) for item in parameters]
-    owned = [
-        master
-        for master, item in zip(masters, parameters, strict=True)
-        if master is not item
-    ]
+    owned = [master for master, item in zip(masters, parameters, strict=True) if master is not item]
     master_bytes = sum(master.numel() * master.element_size() for master in owned)
     return {"weights": weights / num_elements, "masters": master_bytes / num_elements}
 
@@ -90,6 +86,8 @@ def _loss_scale(engine: AmpEngine) -> str:
 def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
     if engine.properties.half_dtype is None:
         return "as autograd makes them"
+    if not engine.masters.has_masters and engine.scaler.is_identity and not readers:
+        return "none, unless clipped: the optimizer steps in half"
     if readers:
         return f"materialised before each step, read by {', '.join(readers)}"
     plain = [type(item).__name__ for item, step in engine.steps.items() if not step.can_fuse]

@@ -47,7 +47,8 @@ def finite_flags(gradients: Sequence[Tensor]) -> Tensor:
     """Tell for each gradient whether all its elements are finite.
 
     Args:
-        gradients: Dense floating tensors of one device, of any shape and of mixed dtypes.
+        gradients: Dense floating or complex tensors of one device, of any shape and of mixed
+            dtypes.
 
     Returns:
         A bool tensor of shape ``[len(gradients)]`` on the gradients' device. Empty gradients count
@@ -63,19 +64,21 @@ def finite_flags(gradients: Sequence[Tensor]) -> Tensor:
         if positions:
             flags[positions] = finite_flags(filled)
         return flags
+    filled = [_as_real(gradient) for gradient in filled]
+    wide = _norm_dtype(filled)
     if device.type == "cpu":
         # aminmax is vectorised for half dtypes on CPUs, the infinity norm is not (20 times slower).
-        extremes = [torch.stack(torch.aminmax(gradient)).float() for gradient in filled]
+        extremes = [torch.stack(torch.aminmax(gradient)).to(wide) for gradient in filled]
         return torch.isfinite(torch.stack(extremes)).all(dim=1)
     norms = torch._foreach_norm(filled, float("inf"))
-    return torch.isfinite(torch.stack([norm.float() for norm in norms]))
+    return torch.isfinite(torch.stack([norm.to(wide) for norm in norms]))
 
 
 def total_norm(gradients: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
-    """Compute the norm of all gradients together, accumulated in FP32.
+    """Compute the norm of all gradients together, accumulated in FP32 (FP64 if one is FP64).
 
     Args:
-        gradients: Dense floating tensors of any shape, dtype and device.
+        gradients: Dense floating or complex tensors of any shape, dtype and device.
         norm_type: Order of the norm, above 0; ``inf`` is allowed.
 
     Returns:
@@ -85,10 +88,14 @@ def total_norm(gradients: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
     if not filled:
         return torch.zeros(())
     norms: list[Tensor] = []
+    wide = _norm_dtype(filled)
+    # torch takes the norm of complex and of real tensors in different dtypes.
+    filled = [item.abs() if item.is_complex() else item for item in filled]
     for members in _by_device(filled):
-        norms += torch._foreach_norm(members, norm_type, dtype=torch.float32)
+        norms += torch._foreach_norm(members, norm_type, dtype=wide)
     device = filled[0].device
-    return torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), norm_type)
+    joined = torch.stack([norm.to(device) for norm in norms])
+    return torch.linalg.vector_norm(joined, norm_type).float()
 
 
 def clip_coefficient(norm: Tensor, max_norm: float) -> Tensor:
@@ -139,7 +146,7 @@ def update_adam_(
         gradients: FP32 gradients, unscaled and clipped, in the masters' layout.
         states: Per weight ``step``, ``exp_avg`` and ``exp_avg_sq``, updated in place.
         settings: Scalars of the parameter group.
-        found_inf: Float32 scalar on the masters' device; anything but 0 leaves all as it was.
+        found_inf: Float32 scalar on the masters' device: 1 leaves all as it was, 0 does not.
     """
     adam(
         masters,
@@ -159,6 +166,15 @@ def update_adam_(
         eps=settings.eps,
         maximize=False,
     )
+
+
+def _as_real(gradient: Tensor) -> Tensor:
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+
+
+def _norm_dtype(gradients: Sequence[Tensor]) -> torch.dtype:
+    is_double = any(gradient.dtype in (torch.float64, torch.complex128) for gradient in gradients)
+    return torch.float64 if is_double else torch.float32
 
 
 def _by_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

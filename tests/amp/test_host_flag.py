@@ -61,17 +61,32 @@ def test_readiness_is_the_event_s_and_a_read_waits_once(monkeypatch):
     assert event.num_waits == 1
 
 
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [
-        (torch.zeros(2), r"flag has shape \(2,\) on cpu; one element .*reduce it"),
-        (torch.zeros(0), r"flag has shape \(0,\)"),
-        (torch.zeros((), device="meta"), r"on meta; .*a device that holds values"),
-    ],
-)
-def test_bad_flags(tensor, message):
-    with pytest.raises(ValueError, match=message):
-        HostFlag(tensor)
+def test_an_accelerator_s_copy_is_pinned_and_recorded_on_its_own_stream(monkeypatch):
+    calls = []
+    empty = torch.empty
+
+    class RecordedEvent(FakeEvent):
+        def __init__(self, device: torch.device) -> None:
+            super().__init__()
+            calls.append(("event", device))
+
+        def record(self, stream: str) -> None:
+            calls.append(("record", stream))
+
+    def pinned(*size, pin_memory=False, **kwargs):
+        calls.append(("pinned", pin_memory))
+        return empty(*size, **kwargs)
+
+    # The CPU plays the accelerator: what a GPU does with these calls is the next test's business.
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: cpu)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch, "Event", RecordedEvent)
+    monkeypatch.setattr(torch, "empty", pinned)
+    flag = HostFlag(torch.tensor(1.0))
+    assert calls == [("pinned", True), ("event", cpu), ("record", "stream of cpu")]
+    assert not flag.is_ready()
+    assert flag.read() is True
 
 
 @pytest.mark.cuda
@@ -89,3 +104,16 @@ def test_accelerator_flag_does_not_synchronise():
         torch.cuda.set_sync_debug_mode("default")
     assert flag.read() is True
     assert flag.is_ready()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.zeros(2), r"flag has shape \(2,\) on cpu; one element .*reduce it"),
+        (torch.zeros(0), r"flag has shape \(0,\)"),
+        (torch.zeros((), device="meta"), r"on meta; .*a device that holds values"),
+    ],
+)
+def test_bad_flags(tensor, message):
+    with pytest.raises(ValueError, match=message):
+        HostFlag(tensor)

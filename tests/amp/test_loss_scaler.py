@@ -181,8 +181,9 @@ def test_updates_without_records_do_nothing():
 
 def test_several_records_are_one_overflow_of_the_update():
     scaler = LossScaler(init_scale=64.0)
-    for flag in (OK, INF, INF, OK):
+    for flag, next_scale in ((OK, 64.0), (INF, 32.0), (INF, 32.0), (OK, 32.0)):
         scaler.record(flag)
+        assert scaler.next_scale.item() == next_scale
     assert ratio_of(scaler) == 0.5
     assert scaler.loss_scale == 32.0
     assert scaler.num_skipped_steps.item() == 2
@@ -259,6 +260,7 @@ def test_the_step_path_never_waits(loss_scale):
 def test_everything_follows_the_loss_to_its_device(loss_scale):
     scaler = LossScaler(loss_scale)
     scaled = scaler.scale_loss(torch.zeros((), device="meta", dtype=torch.float16))
+    assert scaler.scale.device.type == "meta"
     scaler.record(torch.zeros((), device="meta"))
     scaler.record(torch.tensor(0.0))
     scaler.update()

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,16 +46,14 @@ def test_cpu_is_listed_first():
 
 @pytest.mark.parametrize("has_name", [True, False])
 def test_accelerators_are_listed(monkeypatch, has_name):
-    class Backend:
-        pass
-
+    backend = SimpleNamespace()
     if has_name:
-        Backend.get_device_name = staticmethod(lambda index: f"Card {index}")
+        backend.get_device_name = lambda index: f"Card {index}"
     monkeypatch.setattr(
         torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda")
     )
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    monkeypatch.setattr(torch, "get_device_module", lambda device_type: Backend)
+    monkeypatch.setattr(torch, "get_device_module", lambda device_type: backend)
     info = collect_info()
     assert [device["name"] for device in info["devices"]] == ["cpu", "cuda:0", "cuda:1"]
     assert not has_name or info["devices"][2]["details"] == "Card 1"

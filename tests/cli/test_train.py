@@ -10,6 +10,7 @@ from lightning_mp.precision import AmpPrecision
 from lightning_mp.trainer import Trainer
 
 MODEL = "lightning.pytorch.demos.boring_classes.BoringModel"
+QUIET = {"accelerator": "cpu", "logger": False}
 DATA = "lightning.pytorch.demos.boring_classes.BoringDataModule"
 
 
@@ -58,7 +59,7 @@ def test_precision_round_trips(capsys, config, precision):
     ("precision", "expected"), [("O2", ("O2", "fp16")), ("O3-bf16", ("O3", "bf16"))]
 )
 def test_precision_reaches_the_trainer(config, monkeypatch, precision, expected):
-    plugin = plugin_of(config({"precision": precision, "accelerator": "cpu"}), monkeypatch)
+    plugin = plugin_of(config({**QUIET, "precision": precision}), monkeypatch)
     assert type(plugin) is AmpPrecision
     assert (plugin.opt_level, plugin.half_dtype) == expected
 
@@ -68,10 +69,12 @@ def test_precision_reaches_the_trainer(config, monkeypatch, precision, expected)
 def test_plugin_by_class_path(capsys, config, monkeypatch, class_path, loss_scale):
     init_args = {"opt_level": "O2", "half_dtype": "bf16", "loss_scale": loss_scale}
     plugin = {"class_path": class_path, "init_args": init_args}
-    path = config({"plugins": [plugin], "accelerator": "cpu"})
+    path = config({**QUIET, "plugins": [plugin]})
     (printed,) = printed_config(capsys, "--config", path)["trainer"]["plugins"]
     assert printed["init_args"]["loss_scale"] == loss_scale
-    assert plugin_of(path, monkeypatch).half_dtype == "bf16"
+    built = plugin_of(path, monkeypatch)
+    assert isinstance(built, AmpPrecision)
+    assert built.half_dtype == "bf16"
 
 
 @pytest.mark.parametrize(

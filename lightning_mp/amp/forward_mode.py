@@ -1,0 +1,241 @@
+"""Forward context of O2 and O3: a small function mode in place of autocast.
+
+Weights and inputs are half already, so only what :mod:`lightning_mp.amp.forward_tables` names is
+touched: losses run in FP32, float32 strangers in a matmul are rounded to half, FP32 norm layers
+take half activations, and an operator that is slow or missing in half runs in FP32. Everything else
+runs as it is: as in Apex O2, activations stay in half. Code compiled by ``torch.jit.script`` is not
+seen.
+"""
+
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from lightning_mp.amp import forward_tables as tables
+from lightning_mp.amp.cross_entropy import half_cross_entropy
+
+__all__ = ["HalfForwardMode"]
+
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any]
+
+_HALF = frozenset([torch.float16, torch.bfloat16])
+_FP32 = frozenset([torch.float32])
+_PLAIN = frozenset([Tensor, nn.Parameter])
+_OVERRIDE_CHECKS = frozenset(
+    ["has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"]
+)
+
+
+class HalfForwardMode(TorchFunctionMode):
+    """Run the torch calls of a half model by the rules of O2 and O3.
+
+    The mode keeps no state of a run: one instance may be entered again while it is active, and in
+    several threads. Enter it around backward as well as forward, because activation checkpointing
+    computes the forward again there.
+
+    Args:
+        dtype: Half dtype of the model, ``torch.float16`` or ``torch.bfloat16``.
+
+    Raises:
+        ValueError: If ``dtype`` is not a half dtype.
+
+    Example:
+        >>> model = torch.nn.Linear(7, 3).bfloat16()
+        >>> with HalfForwardMode(torch.bfloat16):
+        ...     loss = torch.nn.functional.mse_loss(model(torch.randn(5, 7)), torch.zeros(5, 3))
+        >>> loss.dtype
+        torch.float32
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        if dtype not in _HALF:
+            raise ValueError(
+                f"dtype = {dtype}; allowed: torch.float16, torch.bfloat16; "
+                "pass the half dtype the model was cast to"
+            )
+        super().__init__()
+        self.dtype = dtype
+        self.is_cpu_attention_fp32 = not _has_matrix_unit(dtype)
+
+    def __torch_function__(
+        self,
+        func: Callable,
+        types: Iterable[type],
+        args: _Args = (),
+        kwargs: _Kwargs | None = None,
+    ) -> Any:
+        """Run one torch call, by its rule if a table names it."""
+        rule = _RULES.get(func)
+        if rule is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return rule(self, func, types, args, kwargs or {})
+
+    def _loss(self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs) -> Any:
+        args, kwargs = _cast_call(args, kwargs, _HALF, torch.float32)
+        return func(*args, **kwargs)
+
+    def _loss_with_callback(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        return self._inside(func, types, *_cast_call(args, kwargs, _HALF, torch.float32))
+
+    def _cross_entropy(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        return half_cross_entropy(*args, **kwargs)
+
+    def _same_dtype(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        args, kwargs = self._round_if_mixed(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _same_dtype_in_place(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        if _dtype_of(args[0]) == self.dtype:
+            args, kwargs = self._round_if_mixed(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _same_dtype_composite(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        return self._inside(func, types, *self._round_if_mixed(args, kwargs))
+
+    def _attention(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        query, *_ = args or kwargs.values()
+        is_slow = self.is_cpu_attention_fp32 and self.dtype in _dtypes(args, kwargs)
+        if not is_slow or query.device.type != "cpu":
+            return self._same_dtype(func, types, args, kwargs)
+        args, kwargs = _cast_call(args, kwargs, _HALF, torch.float32)
+        return func(*args, **kwargs).to(self.dtype)
+
+    def _norm(self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs) -> Any:
+        tensor, args, kwargs = _split_input(args, kwargs)
+        parameters = _dtypes(args, kwargs)
+        dtype = _dtype_of(tensor)
+        if dtype == torch.float32 and parameters == {self.dtype}:
+            return func(tensor.to(self.dtype), *args, **kwargs)
+        is_mixed = dtype in _HALF and parameters == _FP32
+        if is_mixed and func not in tables.MIXED_NORMS.get(tensor.device.type, ()):
+            return func(tensor.float(), *args, **kwargs).to(dtype)
+        return func(tensor, *args, **kwargs)
+
+    def _fp32_inside(
+        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+    ) -> Any:
+        tensor, args, kwargs = _split_input(args, kwargs)
+        dtype = _dtype_of(tensor)
+        if dtype is None or not {dtype, *_dtypes(args, kwargs)} & _HALF:
+            return func(tensor, *args, **kwargs)
+        args, kwargs = _cast_call((tensor, *args), kwargs, _HALF, torch.float32)
+        return func(*args, **kwargs).to(dtype)
+
+    def _inside(self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs) -> Any:
+        """Run the body of a Python function with the mode on, so that the calls in it have rules.
+
+        The function would hand itself to the mode again, without end; its own check for overrides
+        is therefore answered with no. Not so for tensor subclasses, which may take the call over,
+        nor under a compiler, which cannot trace this.
+        """
+        is_plain = all(kind in _PLAIN for kind in types) and not torch.compiler.is_compiling()
+        body = _without_override_check(func) if is_plain else None
+        if body is None:
+            return func(*args, **kwargs)
+        with self:
+            return body(*args, **kwargs)
+
+    def _round_if_mixed(self, args: _Args, kwargs: _Kwargs) -> tuple[_Args, _Kwargs]:
+        """Round float32 arguments to half if there are half ones among them."""
+        dtypes = _dtypes(args, kwargs)
+        if self.dtype in dtypes and torch.float32 in dtypes:
+            return _cast_call(args, kwargs, _FP32, self.dtype)
+        return args, kwargs
+
+
+_RULES: dict[Callable, Callable[..., Any]] = {
+    **dict.fromkeys(tables.LOSSES, HalfForwardMode._loss),
+    **dict.fromkeys(tables.LOSSES_WITH_CALLBACK, HalfForwardMode._loss_with_callback),
+    **dict.fromkeys(tables.SAME_DTYPE, HalfForwardMode._same_dtype),
+    **dict.fromkeys(tables.SAME_DTYPE_IN_PLACE, HalfForwardMode._same_dtype_in_place),
+    **dict.fromkeys(tables.SAME_DTYPE_COMPOSITE, HalfForwardMode._same_dtype_composite),
+    **dict.fromkeys(tables.ATTENTION, HalfForwardMode._attention),
+    **dict.fromkeys(tables.NORMS, HalfForwardMode._norm),
+    **dict.fromkeys(tables.FP32_INSIDE, HalfForwardMode._fp32_inside),
+    **dict.fromkeys(tables.BACKWARD, HalfForwardMode._inside),
+    F.cross_entropy: HalfForwardMode._cross_entropy,
+}
+
+
+def _has_matrix_unit(dtype: torch.dtype) -> bool:
+    """Whether the CPU multiplies half matrices natively; False where torch cannot tell."""
+    name = "_is_amx_fp16_supported" if dtype == torch.float16 else "_is_amx_tile_supported"
+    return bool(getattr(torch.cpu, name, bool)())
+
+
+def _split_input(args: _Args, kwargs: _Kwargs) -> tuple[Any, _Args, _Kwargs]:
+    """Split off the first argument, given by place or by name."""
+    if args:
+        return args[0], args[1:], kwargs
+    others = {name: value for name, value in kwargs.items() if name != "input"}
+    return kwargs["input"], (), others
+
+
+def _dtype_of(value: Any) -> torch.dtype | None:
+    """Return a tensor's dtype, None for foreign classes with an override of their own."""
+    return value.dtype if isinstance(value, Tensor) else None
+
+
+def _dtypes(args: _Args, kwargs: _Kwargs) -> set[torch.dtype]:
+    found: set[torch.dtype] = set()
+    _collect_dtypes(args, found)
+    if kwargs:
+        _collect_dtypes(kwargs.values(), found)
+    return found
+
+
+def _collect_dtypes(values: Iterable[Any], found: set[torch.dtype]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            found.add(value.dtype)
+        elif isinstance(value, (list, tuple)):
+            _collect_dtypes(value, found)
+
+
+def _cast_call(
+    args: _Args, kwargs: _Kwargs, sources: frozenset[torch.dtype], target: torch.dtype
+) -> tuple[_Args, _Kwargs]:
+    """Cast the tensors of these dtypes among the arguments, all but a result tensor ``out``."""
+    return _cast(args, sources, target), {
+        name: value if name == "out" else _cast(value, sources, target)
+        for name, value in kwargs.items()
+    }
+
+
+def _cast(value: Any, sources: frozenset[torch.dtype], target: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(target) if value.dtype in sources else value
+    if type(value) in (list, tuple):
+        return type(value)(_cast(item, sources, target) for item in value)
+    return value
+
+
+def _without_override_check(func: Callable) -> Callable | None:
+    """Return the function with its check for overrides answered no, or None if it has none."""
+    checks = isinstance(func, FunctionType) and _OVERRIDE_CHECKS.intersection(
+        func.__code__.co_names
+    )
+    if not checks:
+        return None
+    scope = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
+    body = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body

@@ -1,0 +1,454 @@
+"""Whole fits with AmpPrecision on the stock Trainer."""
+
+import warnings
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import BackboneFinetuning, Callback
+from lightning.pytorch.plugins.precision import MixedPrecision
+from support.tolerances import HALF_TRAINING, SAME_MATHS
+from support.training import (
+    SmallGAN,
+    SmallModule,
+    ValidatedModule,
+    is_equal,
+    make_loader,
+    make_plugin,
+    make_trainer,
+    weights,
+)
+from torch import nn
+from torch.nn import functional as F
+
+from lightning_mp.precision import AmpPrecision
+
+HALF_LEVELS = ["O2", "O2-bf16", "O3", "O3-bf16"]
+
+
+def fit(tmp_path, precision, module=None, **kwargs):
+    module = module or SmallModule()
+    trainer = make_trainer(tmp_path, precision, **kwargs)
+    trainer.fit(module, make_loader())
+    return module, trainer
+
+
+def test_o0_equals_32_true(tmp_path):
+    reference, _ = fit(tmp_path, "32-true", max_epochs=2, gradient_clip_val=0.5)
+    module, _ = fit(tmp_path, "O0", max_epochs=2, gradient_clip_val=0.5)
+    assert module.losses == reference.losses
+    assert is_equal(weights(module), weights(reference))
+
+
+@pytest.mark.parametrize("level", HALF_LEVELS)
+@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_half_levels_follow_fp32(tmp_path, level, norm, optimizer):
+    options = {"optimizer": optimizer, "norm": norm, "lr": 3e-3}
+    if level == "O3":
+        options |= {"eps": 1e-3} if optimizer == "AdamW" else {"momentum": 0.5}
+    reference, _ = fit(tmp_path, "32-true", SmallModule(**options), max_epochs=3)
+    module, trainer = fit(tmp_path, level, SmallModule(**options), max_epochs=3)
+    assert module.losses == pytest.approx(reference.losses, rel=HALF_TRAINING["rtol"])
+    assert trainer.global_step == 24
+    assert {item.dtype for item in module.state_dict().values() if item.is_floating_point()} == {
+        torch.float32
+    }
+
+
+@pytest.mark.parametrize("clip", [("norm", 0.3), ("value", 0.02)], ids=["norm", "value"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+def test_clip_and_accumulation_follow_fp32(tmp_path, clip, accumulate, level):
+    kwargs = {
+        "max_epochs": 2,
+        "accumulate_grad_batches": accumulate,
+        "gradient_clip_val": clip[1],
+        "gradient_clip_algorithm": clip[0],
+    }
+    reference, _ = fit(tmp_path, "32-true", **kwargs)
+    module, trainer = fit(tmp_path, level, **kwargs)
+    assert trainer.global_step == 16 // accumulate
+    for name, value in weights(module).items():
+        torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
+
+
+class NormReader(Callback):
+    """Records the gradient norm a user sees before the step."""
+
+    def __init__(self):
+        self.model_norms, self.group_norms, self.dtypes = [], [], set()
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        gradients = [item.grad for item in pl_module.parameters()]
+        masters = [item.grad for group in optimizer.param_groups for item in group["params"]]
+        self.model_norms.append(float(torch.cat([g.flatten() for g in gradients]).norm()))
+        self.group_norms.append(float(torch.cat([g.flatten() for g in masters]).norm()))
+        self.dtypes |= {g.dtype for g in gradients + masters}
+
+
+@pytest.mark.parametrize("loss_scale", [1.0, 128.0, "dynamic"])
+def test_gradients_seen_in_hooks_do_not_depend_on_the_scale(tmp_path, loss_scale):
+    readers = []
+    for scale in (1.0, loss_scale):
+        readers.append(NormReader())
+        precision = make_plugin("O2-bf16", loss_scale=scale)
+        fit(tmp_path, precision, callbacks=[readers[-1]], gradient_clip_val=0.3)
+    assert readers[1].model_norms == readers[0].model_norms
+    assert readers[1].group_norms == readers[1].model_norms
+    assert readers[1].dtypes == {torch.float32}
+
+
+def test_a_reader_changes_nothing(tmp_path):
+    module, _ = fit(tmp_path, "O2", gradient_clip_val=0.3, max_epochs=2)
+    watched, _ = fit(tmp_path, "O2", gradient_clip_val=0.3, max_epochs=2, callbacks=[NormReader()])
+    assert watched.losses == module.losses
+    assert is_equal(weights(watched), weights(module))
+
+
+class RateLog(Callback):
+    def __init__(self):
+        self.rows = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        plugin = trainer.precision_plugin
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self.rows.append((rate, plugin.loss_scale, plugin.found_inf.item(), plugin.skipped_steps))
+
+
+@pytest.mark.parametrize("half", ["fp16", "bf16"])
+def test_overflow_skips_halves_and_holds_the_learning_rate(tmp_path, half):
+    module = SmallModule()
+    module.bad_batches = (0, 3)
+    log = RateLog()
+    plugin = make_plugin(f"O2-{half}", loss_scale="dynamic", init_scale=1024.0, growth_interval=3)
+    with warnings.catch_warnings():
+        # torch warns of a scheduler that moves before the first step
+        warnings.filterwarnings("error", message=r".*lr_scheduler\.step")
+        _, trainer = fit(tmp_path, plugin, module, callbacks=[log])
+    rate = [1e-2 * 0.97**k for k in (0, 1, 2, 2, 3, 4, 5, 6)]
+    assert [row[0] for row in log.rows] == pytest.approx(rate)
+    assert [row[1] for row in log.rows] == [512, 512, 512, 256, 256, 256, 512, 512]
+    assert [row[2] for row in log.rows] == [1, 0, 0, 1, 0, 0, 0, 0]
+    assert log.rows[-1][3] == plugin.skipped_steps == 2
+    assert trainer.global_step == 8  # attempts, as Lightning counts
+    assert all(item.isfinite().all() for item in module.parameters())
+
+
+@pytest.mark.parametrize("level", ["O0", "O2-bf16", "O3-bf16"])
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_static_scale_keeps_inf_from_the_weights(tmp_path, level, optimizer):
+    module = SmallModule(optimizer)
+    module.bad_batches = tuple(range(8))
+    before = weights(module)
+    _, trainer = fit(tmp_path, make_plugin(level), module)
+    assert trainer.precision_plugin.skipped_steps == 8
+    if not level.startswith("O3"):
+        assert is_equal(weights(module), before)
+
+
+@pytest.mark.slow
+def test_thousands_of_nan_steps(tmp_path):
+    module = SmallModule()
+    before = weights(module)
+    module.training_step = lambda batch, batch_idx: module.net(batch[0]).sum() * float("nan")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, trainer = fit(tmp_path, "O2", module, max_epochs=-1, max_steps=3000)
+    messages = [
+        str(item.message) for item in caught if "in a row were skipped" in str(item.message)
+    ]
+    assert len(messages) == 1
+    assert "'net.0.weight'" in messages[0]
+    assert trainer.precision_plugin.loss_scale == 2.0**-10
+    assert is_equal(weights(module), before)
+
+
+@pytest.mark.parametrize("level", HALF_LEVELS)
+def test_validate_test_and_predict_leave_the_weights_alone(tmp_path, level):
+    module = ValidatedModule("SGD")
+    before = weights(module)
+    trainer = make_trainer(tmp_path, level)
+    trainer.validate(module, make_loader(), verbose=False)
+    trainer.test(module, make_loader(), verbose=False)
+    predictions = trainer.predict(module, make_loader())
+    assert predictions[0].dtype == torch.float32
+    assert is_equal(weights(module), before)
+    trainer.fit(module, make_loader(), make_loader())
+    reference, _ = fit(tmp_path, level, SmallModule("SGD"))
+    assert module.losses == reference.losses
+    assert is_equal(weights(module), weights(reference))
+
+
+def test_after_fit_everything_is_ordinary_again(tmp_path):
+    module, trainer = fit(tmp_path, "O2-bf16")
+    assert {item.dtype for item in module.parameters()} == {torch.float32}
+    optimizer = trainer.optimizers[0]
+    assert set(optimizer.state) == set(module.parameters())
+    assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {
+        torch.float32
+    }
+    for item in module.parameters():
+        assert item.grad is None
+    assert not module._forward_hooks
+    assert not module._forward_pre_hooks
+    module.net(torch.randn(5, 13)).sum().backward()
+    optimizer.step()
+
+
+def test_gan_follows_fp32_and_toggling_leaves_no_gradient_behind(tmp_path):
+    reference, _ = fit(tmp_path, "32-true", SmallGAN(), max_epochs=2)
+    module, trainer = fit(tmp_path, "O2", SmallGAN(), max_epochs=2)
+    assert trainer.global_step == 32
+    for name, value in weights(module).items():
+        torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
+
+
+def test_manual_clip_works_on_unscaled_masters(tmp_path):
+    reference, module = SmallGAN(), SmallGAN()
+    reference.clip = module.clip = 0.05
+    fit(tmp_path, "32-true", reference)
+    fit(tmp_path, "O2", module)
+    for name, value in weights(module).items():
+        torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
+
+
+def test_overflow_of_one_optimizer_skips_that_one_only(tmp_path):
+    module = SmallGAN()
+    module.bad_discriminator_batches = tuple(range(8))
+    before = weights(module)
+    _, trainer = fit(tmp_path, "O2", module)
+    after = weights(module)
+    assert trainer.precision_plugin.skipped_steps == 8
+    for name, value in after.items():
+        assert torch.equal(value, before[name]) == name.startswith("discriminator")
+
+
+class Finetuned(SmallModule):
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = self.net[:3], self.net[3]
+        del self.net
+
+    def training_step(self, batch, batch_idx):
+        return F.mse_loss(self.head(self.backbone(batch[0])), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1)
+
+
+def test_backbone_finetuning_adds_a_group_later(tmp_path):
+    module = Finetuned()
+    before = weights(module)
+    callback = BackboneFinetuning(unfreeze_backbone_at_epoch=1, backbone_initial_lr=0.1)
+    _, trainer = fit(tmp_path, "O2-bf16", module, max_epochs=3, callbacks=[callback])
+    assert len(trainer.optimizers[0].param_groups) == 2
+    assert not torch.equal(weights(module)["backbone.0.weight"], before["backbone.0.weight"])
+
+
+def test_small_updates_are_not_lost(tmp_path):
+    """Weights in bf16 alone stall where masters move (many reports, among them torchtune 2254)."""
+    moved = {}
+    for precision in ("32-true", "O2-bf16", "bf16-true"):
+        start = weights(SmallModule())
+        module, _ = fit(tmp_path, precision, SmallModule("SGD", lr=1e-5), max_epochs=2)
+        moved[precision] = sum(
+            int((value.float() != start[name]).sum()) for name, value in weights(module).items()
+        )
+    assert moved["O2-bf16"] >= 0.95 * moved["32-true"]
+    assert moved["O2-bf16"] > moved["32-true"] // 2
+
+
+class LateLosses(SmallModule):
+    """Two backwards before the two steps, the second loss overflowing in the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.other = nn.Linear(13, 3)
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        first.zero_grad()
+        second.zero_grad()
+        self.manual_backward(F.mse_loss(self.net(batch[0]), batch[1]))
+        loss = F.mse_loss(self.other(batch[0]), batch[1])
+        self.manual_backward(loss * float("inf") if batch_idx == 0 else loss)
+        second.step()
+        first.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=1e-2) for part in (self.net, self.other)]
+
+
+def test_scale_does_not_move_between_two_steps_of_one_backward(tmp_path):
+    """Stock mixed precision moves it, and doubles the second update (specified in fp32 here)."""
+    reference, module = LateLosses(), LateLosses()
+    loaders = {"train_dataloaders": make_loader(num_samples=7)}
+    make_trainer(tmp_path, "32-true").fit(reference, **loaders)
+    make_trainer(tmp_path, make_plugin("O2-bf16", loss_scale="dynamic")).fit(module, **loaders)
+    name = "net.0.weight"
+    torch.testing.assert_close(weights(module)[name], weights(reference)[name], **HALF_TRAINING)
+    assert torch.equal(weights(module)["other.weight"], weights(LateLosses())["other.weight"])
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_lbfgs_at_a_static_scale(tmp_path, line_search):
+    options = {"optimizer": "LBFGS", "lr": 0.1, "line_search_fn": line_search}
+    reference, _ = fit(tmp_path, "32-true", SmallModule(**options))
+    module, _ = fit(tmp_path, "O2-bf16", SmallModule(**options))
+    assert module.losses[-1] < 0.7 * module.losses[0]
+    assert len(module.losses) > 8
+    assert module.losses[0] == pytest.approx(reference.losses[0], rel=HALF_TRAINING["rtol"])
+
+
+class NoLoss(SmallModule):
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx % 2 else super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_training_step_may_return_none(tmp_path):
+    module, trainer = fit(tmp_path, "O2", NoLoss())
+    assert len(module.losses) == 4
+    assert trainer.precision_plugin.skipped_steps == 0
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_batch_reaches_the_module_in_half(tmp_path, level):
+    class Spy(SmallModule):
+        def training_step(self, batch, batch_idx):
+            assert batch["x"].dtype == (torch.float16 if level == "O2" else torch.float32)
+            assert batch["label"].dtype == torch.int64
+            return self.net(batch["x"]).float().pow(2).mean()
+
+    data = [{"x": torch.randn(13), "label": torch.tensor(3)} for _ in range(14)]
+    make_trainer(tmp_path, level).fit(Spy(), torch.utils.data.DataLoader(data, batch_size=7))
+
+
+def test_targets_stay_exact_without_cast_inputs(tmp_path):
+    class Spy(SmallModule):
+        def training_step(self, batch, batch_idx):
+            assert batch[1].dtype == torch.float32
+            return super().training_step(batch, batch_idx)
+
+    module, _ = fit(tmp_path, make_plugin("O2-bf16", cast_inputs=False), Spy())
+    assert len(module.losses) == 8
+
+
+def test_checkpointed_activations_equal_plain_ones(tmp_path):
+    class Recomputing(SmallModule):
+        def training_step(self, batch, batch_idx):
+            noise = torch.zeros(13)  # FP32 on purpose: the forward context brings it to half
+            hidden = torch.utils.checkpoint.checkpoint(
+                lambda x: self.net[:3](x + noise), batch[0].float(), use_reentrant=False
+            )
+            return F.mse_loss(self.net[3](hidden), batch[1])
+
+    module, _ = fit(tmp_path, "O2-bf16", Recomputing())
+    plain, _ = fit(tmp_path, "O2-bf16", SmallModule())
+    for name, value in weights(module).items():
+        torch.testing.assert_close(value, weights(plain)[name], **SAME_MATHS)
+
+
+def test_start_up_table(tmp_path, caplog):
+    import logging
+
+    with caplog.at_level(logging.INFO):
+        fit(tmp_path, "O2", gradient_clip_val=1.0)
+    table = next(item.message for item in caplog.records if "opt level" in item.message)
+    for text in (
+        "O2",
+        "float16",
+        "dynamic, now 65536",
+        "all norm layers",
+        "weights 2.2",
+        "masters 3",
+    ):
+        assert text in table
+    assert "not materialised" in table
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        fit(tmp_path, "O2", callbacks=[NormReader()])
+    table = next(item.message for item in caplog.records if "opt level" in item.message)
+    assert "read by NormReader" in table
+
+
+def test_master_params(tmp_path):
+    class Check(Callback):
+        num_checked = 0
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            plugin = trainer.precision_plugin
+            for optimizer in (trainer.optimizers[0], pl_module.optimizers()):
+                masters = list(plugin.master_params(optimizer))
+                for master, item in zip(masters, pl_module.parameters(), strict=True):
+                    assert master.dtype == torch.float32
+                    assert torch.equal(master.to(item.dtype), item)
+                    self.num_checked += 1
+
+    check = Check()
+    fit(tmp_path, "O2", callbacks=[check])
+    assert check.num_checked == 2 * 8 * 6
+
+
+def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
+    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
+        fit(tmp_path, "O3", max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"opt_level": "02"}, "letter O"),
+        ({"opt_level": "O7"}, "O7"),
+        ({"opt_level": "O1"}, "not available in this version"),
+        ({"half_dtype": "fp8"}, "half_dtype = 'fp8'"),
+        ({"loss_scale": -1.0}, r"-1\.0"),
+        ({"backoff_factor": 2.0}, r"backoff_factor = 2\.0"),
+        ({"min_loss_scale": 0.0}, "min_loss_scale = 0"),
+        ({"opt_level": "O0", "master_weights": True}, "master_weights"),
+        ({"keep_batchnorm_fp32": False, "keep_norms_fp32": True}, "keep_batchnorm_fp32"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        AmpPrecision(**arguments)
+
+
+def test_half_model_is_refused_and_unchanged(tmp_path):
+    module = SmallModule().half()
+    with pytest.raises(ValueError, match=r"'net\.0\.weight' has dtype torch\.float16"):
+        make_trainer(tmp_path, "O2").fit(module, make_loader())
+    assert module.net[0].weight.dtype == torch.float16
+
+
+def test_wrapped_model_is_refused(tmp_path):
+    module = SmallModule()
+    module.add_module("wrapped", nn.DataParallel(nn.Linear(3, 3)))
+    before = weights(module)
+    with pytest.raises(ValueError, match="'wrapped' is wrapped in DataParallel"):
+        make_trainer(tmp_path, "O2").fit(module, make_loader())
+    assert is_equal(weights(module), before)
+
+
+def test_closure_evaluating_optimizer_with_dynamic_scale_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="LBFGS evaluates its closure several times"):
+        fit(tmp_path, "O2", SmallModule("LBFGS"))
+
+
+def test_stock_plugin_still_warns_where_ours_does_not(tmp_path):
+    """Guards the comparison: if Lightning mends this, the test above it loses its point."""
+    module = SmallModule()
+    module.bad_batches = (0,)
+    with pytest.warns(UserWarning, match=r"lr_scheduler\.step\(\)"):
+        L.Trainer(
+            accelerator="cpu",
+            plugins=[MixedPrecision("16-mixed", "cpu")],
+            max_epochs=1,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            default_root_dir=tmp_path,
+        ).fit(module, make_loader())
