@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer, do_nothing_closure
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,6 +24,7 @@ from lightning_mp.amp.opt_levels import resolve_opt_level
 from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
+from lightning_mp.gradient_readers import gradient_readers
 from lightning_mp.kernels.capability import describe_kernels
 from lightning_mp.trainer_check import standalone_note
 
@@ -275,7 +275,7 @@ class AmpPrecision(Precision):
             result = closure()
             if result is None and model.automatic_optimization:
                 return result
-            step.step(hooks, is_looked=bool(_gradient_readers(model)), **kwargs)
+            step.step(hooks, is_looked=bool(gradient_readers(model)), **kwargs)
         self.engine.after_step(optimizer, num_steps=num_steps)
         return result
 
@@ -329,7 +329,7 @@ class AmpPrecision(Precision):
 
     def _announce(self, module: LightningModule) -> None:
         kernels = ", ".join(dict.fromkeys(item.implementation for item in describe_kernels()))
-        rows = summary_rows(module, self.engine, kernels=kernels, readers=_gradient_readers(module))
+        rows = summary_rows(module, self.engine, kernels=kernels, readers=gradient_readers(module))
         strategy = module.trainer.strategy
         agreed = strategy.broadcast(self.state_dict())
         if agreed != self.state_dict():
@@ -348,16 +348,3 @@ def _lightning_module(model: nn.Module) -> LightningModule:
     module = model.module if isinstance(model, DistributedDataParallel) else model
     assert isinstance(module, LightningModule)
     return module
-
-
-def _gradient_readers(model: LightningModule) -> list[str]:
-    """Name what may read or write gradients between the backward and the step."""
-    hooks = ("on_before_optimizer_step", "on_before_zero_grad")
-    clips = ("configure_gradient_clipping", "clip_gradients")
-    readers = [type(model).__name__] if any(is_overridden(n, model) for n in hooks + clips) else []
-    trainer: Any = model.trainer
-    for callback in trainer.callbacks:
-        is_reader = any(is_overridden(name, callback, Callback) for name in hooks)
-        if is_reader and getattr(callback, "reads_gradients", True):
-            readers.append(type(callback).__name__)
-    return readers

@@ -1,5 +1,6 @@
 """``lightning-mp fit|validate|test|predict``: LightningCLI with this suite registered."""
 
+import warnings
 from collections.abc import Sequence
 
 from lightning.pytorch.cli import LightningCLI
@@ -7,6 +8,12 @@ from lightning.pytorch.cli import LightningCLI
 from lightning_mp.trainer import Trainer
 
 __all__ = ["run_trainer"]
+
+# What Lightning says of every run and nobody can act upon.
+_NOISE = (
+    r"Precision O\d\S* is not supported by the model summary",
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+)
 
 
 def run_trainer(args: Sequence[str] | None = None) -> LightningCLI:
@@ -24,6 +31,13 @@ def run_trainer(args: Sequence[str] | None = None) -> LightningCLI:
     Raises:
         SystemExit: With 2 and a message on an unknown key, a misspelt argument or a wrong value.
     """
+    with warnings.catch_warnings():
+        for message in _NOISE:
+            warnings.filterwarnings("ignore", message=message)
+        return _run(args)
+
+
+def _run(args: Sequence[str] | None) -> LightningCLI:
     return LightningCLI(
         trainer_class=Trainer,
         # The seed that Lightning takes anyway when none is given, without its warning.
