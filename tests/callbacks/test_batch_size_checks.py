@@ -97,6 +97,21 @@ class TestRefusals:
         with pytest.raises(ValueError, match="BatchSizeFinder and BatchSizeWarmup; only one"):
             trainer.fit(case.Net(), datamodule=Data())
 
+    @pytest.mark.parametrize(
+        ("sizes", "match"),
+        [
+            ({"start": 3, "end": 19}, r"start_global_batch_size = 3 .* 2 ranks; .*; use 2 or 4$"),
+            ({"end": 21, "increment": 17}, r"end_global_batch_size = 21 .*; use 20 or 22$"),
+            ({"increment": 1}, r"increment = 1 .*; use 2$"),
+        ],
+    )
+    def test_sizes_that_the_ranks_cannot_share(self, case, tmp_path, monkeypatch, sizes, match):
+        trainer = case.make_trainer(tmp_path, [case.make_warmup(**sizes)], max_epochs=1)
+        monkeypatch.setattr(type(trainer), "world_size", property(lambda self: 2))
+        with pytest.raises(ValueError, match=match):
+            trainer.fit(case.Net(), case.make_loader())
+        assert "process_dataloader" not in vars(trainer.strategy)
+
     @pytest.mark.parametrize("lengths", [(52, 51), (51, 52)])
     def test_ranks_with_unequal_data(self, lengths):
         strategy = SimpleNamespace(

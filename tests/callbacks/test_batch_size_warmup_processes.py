@@ -85,19 +85,6 @@ def test_another_world_size_is_refused(tmp_path):
         run_case(tmp_path, **ddp("ddp", resume=str(tmp_path / "first" / "3.ckpt")))
 
 
-@pytest.mark.parametrize(
-    ("warmup", "match"),
-    [
-        ({"start": 3, "end": 19}, "start_global_batch_size = 3 .* 2 ranks; .*; use 2 or 4"),
-        ({"end": 21, "increment": 17}, "end_global_batch_size = 21 .*; use 20 or 22"),
-        ({"end": 20, "increment": 1}, "increment = 1 .*; use 2"),
-    ],
-)
-def test_indivisible_sizes_are_refused(tmp_path, warmup, match):
-    with pytest.raises(RuntimeError, match=match):
-        run_case(tmp_path, **ddp("ddp", warmup=warmup))
-
-
 def test_default_increment_follows_the_world_size(tmp_path):
     ranks = run_case(tmp_path, **ddp("ddp", max_epochs=1, warmup={"increment": None}))
     sizes = {len(batch) for batch in ranks[0]["epochs"][0][:-1]}
