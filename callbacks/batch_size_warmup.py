@@ -27,9 +27,11 @@ class BatchSizeWarmup(Callback):
     """Grows the global batch size from a start to an end over a number of consumed samples.
 
     All counts are in samples over all ranks; each rank takes its equal share. The training
-    loaders' own ``batch_size`` is overridden, their samplers are kept. Shuffling is seeded by
+    loaders' own ``batch_size`` is overridden, their samplers are kept. Their order is seeded by
     ``seed``, ``seed_everything`` and the epoch, so that a resumed run sees the order it would have
-    seen. A data set that the ranks cannot share evenly is padded by ``DistributedSampler``.
+    seen. Under DDP, ``DistributedSampler`` shuffles with its own seed (that of
+    ``seed_everything``, which a resuming process has to call alike) and pads data that the ranks
+    cannot share evenly. A checkpoint written without this callback starts the warm-up at zero.
 
     Several loaders in a ``CombinedLoader`` take the same size at each step. The one with the most
     batches (the fewest in mode ``min_size``) sets the length of the epoch, and its samples are

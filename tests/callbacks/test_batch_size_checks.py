@@ -1,4 +1,8 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
@@ -6,7 +10,7 @@ from lightning.pytorch.strategies.xla import XLAStrategy
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from lightning_mp.callbacks import BatchSizeWarmup
-from lightning_mp.callbacks.batch_size_checks import check_trainer
+from lightning_mp.callbacks.batch_size_checks import check_equal_shares, check_trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -92,6 +96,36 @@ class TestRefusals:
         trainer = case.make_trainer(tmp_path, callbacks, max_epochs=1)
         with pytest.raises(ValueError, match="BatchSizeFinder and BatchSizeWarmup; only one"):
             trainer.fit(case.Net(), datamodule=Data())
+
+    @pytest.mark.parametrize(
+        ("sizes", "match"),
+        [
+            ({"start": 3, "end": 19}, r"start_global_batch_size = 3 .* 2 ranks; .*; use 2 or 4$"),
+            ({"end": 21, "increment": 17}, r"end_global_batch_size = 21 .*; use 20 or 22$"),
+            ({"increment": 1}, r"increment = 1 .*; use 2$"),
+        ],
+    )
+    def test_sizes_that_the_ranks_cannot_share(self, case, tmp_path, monkeypatch, sizes, match):
+        trainer = case.make_trainer(tmp_path, [case.make_warmup(**sizes)], max_epochs=1)
+        monkeypatch.setattr(type(trainer), "world_size", property(lambda self: 2))
+        with pytest.raises(ValueError, match=match):
+            trainer.fit(case.Net(), case.make_loader())
+        assert "process_dataloader" not in vars(trainer.strategy)
+
+    @pytest.mark.parametrize("lengths", [(52, 51), (51, 52)])
+    def test_ranks_with_unequal_data(self, lengths):
+        strategy = SimpleNamespace(
+            root_device=torch.device("cpu"),
+            reduce=lambda mine, reduce_op: getattr(torch.tensor(lengths), reduce_op)(),
+        )
+        trainer: Any = SimpleNamespace(world_size=2, strategy=strategy)
+        with pytest.raises(ValueError, match=r"samples per rank = 51 to 52; .*DistributedSampler"):
+            check_equal_shares(trainer, lengths[0])
+
+    def test_hooks_outside_of_fit(self, case, tmp_path):
+        warmup = case.make_warmup()
+        with pytest.raises(RuntimeError, match=r"no training data yet; .*callbacks="):
+            warmup.on_train_batch_start(None, None, None, 0)
 
     @pytest.mark.parametrize("strategy", [FSDPStrategy, DeepSpeedStrategy, XLAStrategy])
     def test_strategy(self, case, tmp_path, strategy):

@@ -56,6 +56,17 @@ class TestOwnership:
         assert case.sizes(models[0]) == case.sizes(models[1]) == case.EPOCH_SIZES
         assert models[0].batches == models[1].batches
 
+    def test_callback_moves_to_a_trainer_that_trained_without_it(self, case, tmp_path):
+        warmup, model = case.make_warmup(), case.Net()
+        case.make_trainer(tmp_path, [warmup], max_epochs=1).fit(case.Net(), case.make_loader())
+        trainer = case.make_trainer(tmp_path, [], max_epochs=1)
+        trainer.fit(case.Net(), case.make_loader())
+        trainer.callbacks.append(warmup)
+        trainer.fit_loop.max_epochs = 2
+        trainer.fit(model, case.make_loader())
+        assert case.sizes(model) == case.EPOCH_SIZES[:1]
+        assert warmup.num_samples_seen == 103
+
     def test_fit_again_after_an_exception(self, case, tmp_path):
         class FailOnce(Callback):
             def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
