@@ -39,7 +39,8 @@ def _guarded_class(cls: type[LRScheduler], ledger: SkipLedger) -> type[LRSchedul
 
     def reduce(self: Any, protocol: int) -> Any:
         # A copy made by pickle or deepcopy is an ordinary scheduler.
-        constructor, arguments, *rest = cls.__reduce_ex__(self, protocol)
+        # Protocol 1: pickle accepts no other class than the object's own in the form of the later ones.
+        constructor, arguments, *rest = cls.__reduce_ex__(self, 1)
         plain = [cls if item is type(self) else item for item in (constructor, *arguments)]
         return (plain[0], tuple(plain[1:]), *rest)
 
