@@ -161,9 +161,7 @@ def test_two_backwards_then_two_steps(make_optimizer: Any) -> None:
 def test_backward_after_a_manual_clip(make_optimizer: Any, level: str) -> None:
     """clip, backward, step: the clipped part counts as it is, the second part in full."""
     torch.manual_seed(0)
-    model, engine, optimizer = start_weight(
-        7, level, make_optimizer=make_optimizer, init_scale=8.0
-    )
+    model, engine, optimizer = start_weight(7, level, make_optimizer=make_optimizer, init_scale=8.0)
     add_gradient(engine, model.weight, torch.full((1, 7), 4.0))
     engine.step_of(optimizer).clip(ClipRule(clip_value=1.0))
     assert torch.equal(gradient_of(model.weight), torch.ones(1, 7))

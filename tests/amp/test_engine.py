@@ -57,9 +57,7 @@ def test_a_whole_run_resumes_bit_for_bit() -> None:
     optimizer_2.load_state_dict(optimizer_1.state_dict())
     engine_2.load_scaler_state(engine_1.scaler.state_dict())
     train(engine_2, second, optimizer_2, batches[5:])
-    assert_same(
-        snapshot(engine, model, optimizer), snapshot(engine_2, second, optimizer_2)
-    )
+    assert_same(snapshot(engine, model, optimizer), snapshot(engine_2, second, optimizer_2))
     assert engine.scaler.state_dict() == engine_2.scaler.state_dict()
 
 
@@ -115,7 +113,9 @@ def test_a_bad_scaler_state_changes_nothing() -> None:
     assert engine.scaler.state_dict() == before
 
 
-@pytest.mark.parametrize(("level", "is_scaled"), [("O2-fp16", True), ("O2-bf16", False), ("O0", False)])
+@pytest.mark.parametrize(
+    ("level", "is_scaled"), [("O2-fp16", True), ("O2-bf16", False), ("O0", False)]
+)
 def test_losses_are_scaled_in_fp32(level: str, is_scaled: bool) -> None:
     engine = make_engine(level)
     engine.convert(nn.Linear(3, 2))

@@ -44,7 +44,9 @@ def test_a_check_keeps_what_it_saw() -> None:
 def test_sparse_gradients_show_their_values() -> None:
     parameter = nn.Parameter(torch.zeros(5, 2))
     indices = torch.tensor([[1, 1]])
-    parameter.grad = torch.sparse_coo_tensor(indices, torch.ones(2, 2), (5, 2), check_invariants=True)
+    parameter.grad = torch.sparse_coo_tensor(
+        indices, torch.ones(2, 2), (5, 2), check_invariants=True
+    )
     values = dense_values(parameter)
     assert values.shape == (2, 2)
     values[1, 1] = math.inf

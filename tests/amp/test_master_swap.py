@@ -103,9 +103,7 @@ def test_a_loaded_state_goes_on_exactly(name: str) -> None:
     step_once(engine, model, optimizer)
     step_once(other_engine, other, other_optimizer)
     assert_same(dict(model.state_dict()), dict(other.state_dict()))
-    assert_same(
-        snapshot(engine, model, optimizer), snapshot(other_engine, other, other_optimizer)
-    )
+    assert_same(snapshot(engine, model, optimizer), snapshot(other_engine, other, other_optimizer))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -265,7 +263,9 @@ def test_a_step_that_raises_puts_the_parameters_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "LBFGS"])
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))]
+)
 def test_optimizers_can_be_copied_between_steps(name: str, duplicate: Any) -> None:
     model, engine, optimizer = train_some(name)
     before = snapshot(engine, model, optimizer)

@@ -251,9 +251,7 @@ class _NoHostRead(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("clip", [*CLIPS])
-def test_the_fast_path_never_reads_a_value(
-    clip: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fast_path_never_reads_a_value(clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Mlp()
     engine, optimizer = start(model, AdamW, "O2-fp16")
     step, rule = engine.step_of(optimizer), CLIPS[clip]
@@ -343,7 +341,11 @@ def test_a_replaced_gradient_is_checked_too(optimizer_class: Any) -> None:
 
     engine.step(optimizer, spoil)
     assert_same(
-        {name: value for name, value in snapshot(engine, model, optimizer).items() if name in before},
+        {
+            name: value
+            for name, value in snapshot(engine, model, optimizer).items()
+            if name in before
+        },
         before,
     )
     assert engine.skipped_steps == 1

@@ -69,7 +69,9 @@ def test_rates_move_on_good_steps_only(name: str, pattern: str) -> None:
         assert optimizer.param_groups[0]["lr"] == plain.param_groups[0]["lr"]
 
 
-@pytest.mark.parametrize(("marks", "moves"), [("x.x", True), ("xxx", False), ("", True), ("x.", True)])
+@pytest.mark.parametrize(
+    ("marks", "moves"), [("x.x", True), ("xxx", False), ("", True), ("x.", True)]
+)
 def test_a_scheduler_per_epoch_holds_only_if_nothing_stepped(marks: str, moves: bool) -> None:
     model, engine, optimizer, scheduler = make("StepLR")
     engine.guard_scheduler(scheduler, optimizer)

@@ -43,7 +43,10 @@ def test_finite_flags_names_the_tensor(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_largest_finite_values_are_finite(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
-    assert finite_flags([torch.tensor([largest, -largest], dtype=dtype)] * 2).tolist() == [True, True]
+    assert finite_flags([torch.tensor([largest, -largest], dtype=dtype)] * 2).tolist() == [
+        True,
+        True,
+    ]
     wide = torch.tensor([1e300, -1e300], dtype=torch.float64)
     assert finite_flags([wide, torch.ones(2)]).tolist() == [True, True]
 

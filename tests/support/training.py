@@ -111,7 +111,9 @@ def make_loader(num_samples: int = 56, batch_size: int = 7, seed: int = 0) -> Da
     return DataLoader(TensorDataset(inputs, targets), batch_size=batch_size)
 
 
-def make_trainer(folder: Path, precision: str | AmpPrecision = "32-true", **kwargs: Any) -> L.Trainer:
+def make_trainer(
+    folder: Path, precision: str | AmpPrecision = "32-true", **kwargs: Any
+) -> L.Trainer:
     if isinstance(precision, str) and precision.startswith("O"):
         precision = make_plugin(precision)
     chosen: dict[str, Any] = {"precision": precision}
