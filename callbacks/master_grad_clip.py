@@ -74,9 +74,9 @@ class MasterGradClip(Callback):
         require_lightning_trainer(trainer, asked_by="MasterGradClip")
         if stage == "fit" and trainer.gradient_clip_val:
             raise ValueError(
-                f"gradient_clip_val = {trainer.gradient_clip_val} and MasterGradClip would clip the "
-                "same gradients twice. Keep one of the two: remove gradient_clip_val from the "
-                "Trainer, or this callback."
+                f"gradient_clip_val = {trainer.gradient_clip_val} and MasterGradClip would clip "
+                "the same gradients twice. Keep one of the two: remove gradient_clip_val from "
+                "the Trainer, or this callback."
             )
 
     @override

@@ -80,8 +80,9 @@ class OverflowLogger(Callback):
         plugin = trainer.precision_plugin
         if not isinstance(plugin, AmpPrecision):
             raise ValueError(
-                f"precision = {plugin.precision!r} has no overflow records; OverflowLogger works with "
-                "'O0', 'O2', 'O2-bf16', 'O3' and 'O3-bf16'. Set one of those or remove the callback."
+                f"precision = {plugin.precision!r} has no overflow records; OverflowLogger works "
+                "with 'O0', 'O2', 'O2-bf16', 'O3' and 'O3-bf16'. Set one of those or remove the "
+                "callback."
             )
 
     @override

@@ -28,10 +28,9 @@ from lightning_mp.amp.tree import cast_floating
 from lightning_mp.kernels.capability import describe_kernels
 from lightning_mp.trainer_check import standalone_note
 
-__all__ = ["AmpPrecision", "check_strategy"]
+__all__ = ["AmpPrecision"]
 
 _HALF_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_REFUSED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy", "XLA")
 
 
 class AmpPrecision(Precision):
@@ -123,13 +122,18 @@ class AmpPrecision(Precision):
         suffix = "-bf16" if properties.half_dtype == torch.bfloat16 else ""
         self.precision = properties.opt_level + suffix  # pyright: ignore[reportAttributeAccessIssue]
         self.engine = AmpEngine(properties, scaler)
+        self.half_dtype = half_dtype
         self._cast_inputs = cast_inputs
         self._skips_schedulers = skip_scheduler_on_overflow
         self._model: nn.Module | None = None
 
     def __repr__(self) -> str:
-        level = self.engine.properties.opt_level
-        return f"{type(self).__name__}(opt_level={level!r}){standalone_note()}"
+        return f"{type(self).__name__}(opt_level={self.opt_level!r}){standalone_note()}"
+
+    @property
+    def opt_level(self) -> str:
+        """The opt level, such as ``"O2"``."""
+        return self.engine.properties.opt_level
 
     @property
     def loss_scale(self) -> float:
@@ -172,9 +176,6 @@ class AmpPrecision(Precision):
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
-        trainer = getattr(module, "_trainer", None)
-        if trainer is not None:
-            check_strategy(trainer.strategy)
         self.engine.convert(module)
         return module
 
@@ -226,7 +227,9 @@ class AmpPrecision(Precision):
         return super().pre_backward(scaled, module)
 
     @override
-    def backward(self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(
+        self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> None:
         # Activation checkpointing runs parts of the forward again, in here.
         with self.engine.forward_context():
             super().backward(tensor, model, optimizer, *args, **kwargs)
@@ -287,12 +290,16 @@ class AmpPrecision(Precision):
         state = dict(state_dict)
         saved, present = state.pop("resolved", None), self.engine.properties.describe()
         self.engine.load_scaler_state(state)
-        changed = [name for name in present if saved is not None and saved.get(name) != present[name]]
-        if changed:
-            details = ", ".join(f"{name}: {saved.get(name)} -> {present[name]}" for name in changed)
+        changes = [
+            f"{name}: {saved.get(name)} -> {value}"
+            for name, value in present.items()
+            if saved is not None and saved.get(name) != value
+        ]
+        if changes:
             rank_zero_warn(
-                f"the checkpoint was made with other precision properties ({details}); training goes "
-                "on with those of this run. Set the same precision to continue exactly."
+                f"the checkpoint was made with other precision properties ({', '.join(changes)}); "
+                "training goes on with those of this run. Set the same precision to continue "
+                "exactly."
             )
 
     @override
@@ -322,35 +329,15 @@ class AmpPrecision(Precision):
 
     def _announce(self, module: LightningModule) -> None:
         kernels = ", ".join(dict.fromkeys(item.implementation for item in describe_kernels()))
-        rows = summary_rows(
-            module, self.engine, kernels=kernels, readers=_gradient_readers(module)
-        )
+        rows = summary_rows(module, self.engine, kernels=kernels, readers=_gradient_readers(module))
         strategy = module.trainer.strategy
         agreed = strategy.broadcast(self.state_dict())
         if agreed != self.state_dict():
             raise RuntimeError(
-                f"rank {strategy.global_rank} resolved {self.state_dict()}, rank 0 {agreed}; all "
+                f"rank {module.trainer.global_rank} resolved {self.state_dict()}, rank 0 {agreed}; all "
                 "ranks must train at the same precision. Give every rank the same arguments."
             )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
-
-
-def check_strategy(strategy: Any) -> None:
-    """Refuse strategies that bring a precision plugin of their own.
-
-    Args:
-        strategy: A Lightning strategy object.
-
-    Raises:
-        ValueError: The strategy shards the model or compiles it for TPUs.
-    """
-    for cls in type(strategy).__mro__:
-        if cls.__name__.startswith(_REFUSED_STRATEGIES) or "XLA" in cls.__name__:
-            raise ValueError(
-                f"strategy = {type(strategy).__name__} accepts only its own precision plugins; opt "
-                "levels work with 'auto', 'ddp', 'ddp_spawn', 'ddp_fork' and 'ddp_notebook'. Choose "
-                "one of those, or precision='bf16-mixed' with this strategy."
-            )
 
 
 def _bare(optimizer: Optimizer | LightningOptimizer) -> Optimizer:
@@ -368,7 +355,8 @@ def _gradient_readers(model: LightningModule) -> list[str]:
     hooks = ("on_before_optimizer_step", "on_before_zero_grad")
     clips = ("configure_gradient_clipping", "clip_gradients")
     readers = [type(model).__name__] if any(is_overridden(n, model) for n in hooks + clips) else []
-    for callback in model.trainer.callbacks:
+    trainer: Any = model.trainer
+    for callback in trainer.callbacks:
         is_reader = any(is_overridden(name, callback, Callback) for name in hooks)
         if is_reader and getattr(callback, "reads_gradients", True):
             readers.append(type(callback).__name__)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import (
     DeepSpeedStrategy,
@@ -16,6 +17,7 @@ from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
 from lightning.pytorch.strategies.xla import XLAStrategy
 
 from lightning_mp.amp.opt_levels import parse_precision
+from lightning_mp.checkpoint_io import AtomicCheckpointIO
 from lightning_mp.precision import AmpPrecision
 
 __all__ = ["PrecisionLevel", "resolve_precision"]
@@ -44,7 +46,8 @@ def resolve_precision(precision: Any, plugins: Any, strategy: Any = None) -> tup
 
     Returns:
         ``(precision, plugins)`` for Lightning: ``None`` and a new list for one of our strings, else
-        the arguments with the same content.
+        the arguments with the same content. An opt level brings an ``AtomicCheckpointIO`` along
+        unless ``plugins`` holds a checkpoint IO.
 
     Raises:
         ValueError: If ``precision`` looks like an opt level but is none of ours, if ``plugins``
@@ -58,7 +61,11 @@ def resolve_precision(precision: Any, plugins: Any, strategy: Any = None) -> tup
         plugins = list(plugins)
     if isinstance(precision, str) and _LEVEL_LOOKALIKE.fullmatch(precision):
         precision, plugins = None, _with_plugin_of(precision, _as_list(plugins))
-    _check_strategy(strategy, _as_list(plugins))
+    given = _as_list(plugins)
+    if any(isinstance(plugin, AmpPrecision) for plugin in given):
+        _check_strategy(strategy)
+        if not any(isinstance(plugin, CheckpointIO) for plugin in given):
+            plugins = [*given, AtomicCheckpointIO()]
     return precision, plugins
 
 
@@ -84,9 +91,7 @@ def _with_plugin_of(precision: str, plugins: list[Any]) -> list[Any]:
     return [*plugins, plugin]
 
 
-def _check_strategy(strategy: Any, plugins: list[Any]) -> None:
-    if not any(isinstance(plugin, AmpPrecision) for plugin in plugins):
-        return
+def _check_strategy(strategy: Any) -> None:
     cls = type(strategy)
     if isinstance(strategy, str) and strategy.lower() in StrategyRegistry:
         cls = StrategyRegistry[strategy.lower()]["strategy"]

@@ -5,6 +5,7 @@ A loop converts the model once, attaches its optimizers, and then for each step 
 through :meth:`AmpEngine.step_of`.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -124,6 +125,7 @@ class AmpEngine:
         self.masters.follow_devices()
         if optimizers and not self.properties.master_weights:
             self.masters.drop()
+            self._warn_of_vanishing_eps(optimizers)
         for optimizer in optimizers:
             if optimizer in self._steps:
                 continue
@@ -279,6 +281,18 @@ class AmpEngine:
                 parameter.grad = None
         self._guards, self._hooks, self._masters = [], None, None
         self._steps, self._names = {}, {}
+
+    def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
+        smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
+        for optimizer in optimizers if self.properties.half_dtype == torch.float16 else []:
+            eps = min(group.get("eps", 1.0) for group in optimizer.param_groups)
+            if eps < smallest:
+                warnings.warn(
+                    f"{type(optimizer).__name__}(eps={eps}) at {self.properties.opt_level} steps "
+                    "in float16, where this eps is 0 and the update divides by 0. Use eps=1e-4 or "
+                    "more, bfloat16, or O2, whose optimizer works in float32.",
+                    stacklevel=2,
+                )
 
     def _cast_gradients(self, dtype: torch.dtype | None) -> None:
         for parameter in self.masters.half_parameters:

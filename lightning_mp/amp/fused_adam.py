@@ -1,4 +1,4 @@
-"""Pass 2 of an O2 step for torch's Adam and AdamW: gradient to master to half weight, without hooks.
+"""Pass 2 of an O2 step for torch's Adam and AdamW: from gradient to master to half weight.
 
 The optimizer's own ``step`` needs an FP32 gradient of every weight at once. Here gradients are
 raised to FP32 a few megabytes at a time and dropped again, the unscaling and the clipping are
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update_adam_
@@ -135,7 +136,7 @@ def _state(optimizer: Optimizer, target: Tensor) -> dict[str, Tensor]:
         state["exp_avg"] = torch.zeros_like(target, requires_grad=False)
         state["exp_avg_sq"] = torch.zeros_like(target, requires_grad=False)
     elif state["step"].device != target.device:
-        # A plain torch optimizer loads its counter to the host, where a fused kernel cannot read it.
+        # A plain torch optimizer loads its counter to the host, where no fused kernel can read it.
         state["step"] = state["step"].to(target.device)
     return state
 
@@ -143,8 +144,7 @@ def _state(optimizer: Optimizer, target: Tensor) -> dict[str, Tensor]:
 def _float32_gradients(
     parameters: Sequence[Tensor], targets: Sequence[Tensor], *, is_ready: bool
 ) -> list[Tensor]:
-    gradients = [parameter.grad for parameter in parameters]
-    assert all(gradient is not None for gradient in gradients)
+    gradients = [dense_values(parameter) for parameter in parameters]
     if is_ready and all(
         gradient.dtype == torch.float32 and gradient.stride() == target.stride()
         for gradient, target in zip(gradients, targets, strict=True)

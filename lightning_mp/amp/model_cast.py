@@ -55,15 +55,15 @@ def check_castable(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise ValueError(
-                f"the model's part {name or '<root>'!r} is wrapped in {type(part).__name__}; an opt "
-                "level casts the bare model. Hand over the bare module and wrap it afterwards (a "
-                "Trainer does that itself with strategy='ddp')."
+                f"the model's part {name or '<root>'!r} is wrapped in {type(part).__name__}; an "
+                "opt level casts the bare model. Hand over the bare module and wrap it afterwards "
+                "(a Trainer does that itself with strategy='ddp')."
             )
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ValueError(
-                f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need its "
-                "values. Run one forward pass before training starts."
+                f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need "
+                "its values. Run one forward pass before training starts."
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype in _HALF_DTYPES:

@@ -22,8 +22,8 @@ __all__ = ["ModuleHooks"]
 class ModuleHooks:
     """Install the hooks on one model.
 
-    State dicts are hooked at every module that owns a cast tensor, so that a part of the model saves
-    and loads FP32 too, and after the part's own hooks have renamed what they rename.
+    State dicts are hooked at every module that owns a cast tensor, so that a part of the model
+    saves and loads FP32 too, and after the part's own hooks have renamed what they rename.
 
     Args:
         module: The converted model.
@@ -41,6 +41,11 @@ class ModuleHooks:
             module.register_forward_pre_hook(_Hook(module, self._before_forward), with_kwargs=True),
             module.register_forward_hook(_Hook(module, self._after_forward), always_call=True),
         ]
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):
+                # They check the dtypes before a function mode could step in.
+                hook = _Hook(part, self._before_recurrence)
+                self._handles.append(part.register_forward_pre_hook(hook))
         for part in dict.fromkeys([module, *masters.owners]):
             self._handles += [
                 part.register_state_dict_post_hook(_Hook(part, self._after_state_dict)),
@@ -89,6 +94,9 @@ class ModuleHooks:
         mode.__enter__()
         self._modes.append(mode)
         return cast_floating(args, self._half_dtype), cast_floating(kwargs, self._half_dtype)
+
+    def _before_recurrence(self, module: nn.Module, args: Any) -> Any:
+        return cast_floating(args, self._half_dtype)
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
         # Empty if a pre-hook that ran before ours has raised.

@@ -86,6 +86,8 @@ def _loss_scale(engine: AmpEngine) -> str:
 def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
     if engine.properties.half_dtype is None:
         return "as autograd makes them"
+    if not engine.masters.has_masters and engine.scaler.is_identity and not readers:
+        return "none, unless clipped: the optimizer steps in half"
     if readers:
         return f"materialised before each step, read by {', '.join(readers)}"
     plain = [type(item).__name__ for item, step in engine.steps.items() if not step.can_fuse]

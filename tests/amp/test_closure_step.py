@@ -113,7 +113,7 @@ def test_training_follows_fp32(make_optimizer: Any, level: str, scale: float) ->
 
 @pytest.mark.parametrize("make_optimizer", LBFGS_KINDS)
 def test_o0_equals_plain_torch(make_optimizer: Any) -> None:
-    model, engine, optimizer, closure, losses, _ = make_problem(make_optimizer, "O0")
+    _, engine, optimizer, closure, losses, _ = make_problem(make_optimizer, "O0")
     plain, _, _, _, _, _ = make_problem(make_optimizer, "O0")
     other = make_optimizer(plain.parameters())
     inputs, targets = make_batches(1, batch_size=31)[0]

@@ -23,10 +23,12 @@ from torch.optim import SGD, AdamW
 
 from lightning_mp.amp import (
     closure_step,
-    engine as engine_module,
     gradient_clip,
     master_weights,
     module_hooks,
+)
+from lightning_mp.amp import (
+    engine as engine_module,
 )
 
 

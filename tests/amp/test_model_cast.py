@@ -167,7 +167,7 @@ def test_reparametrized_layers_train(norm: Any) -> None:
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] / 10
     engine.restore()
-    assert {dtype for dtype in dtypes(model).values()} == {FULL}
+    assert set(dtypes(model).values()) == {FULL}
     assert model(torch.ones(3, 7)).dtype == FULL
 
 

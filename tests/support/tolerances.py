@@ -1,18 +1,20 @@
 """The tolerances of all tests, in one place."""
 
+from typing import Any
+
 import torch
 
 # Unit roundoff of each dtype: largest relative error of one rounding.
 ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9, torch.float16: 2.0**-11}
 
 # Two orders of the same FP32 operations (foreach, fused): a few roundings apart per step.
-SAME_MATHS = {"rtol": 1e-6, "atol": 3e-7}
+SAME_MATHS: dict[str, Any] = {"rtol": 1e-6, "atol": 3e-7}
 
 # Half training against FP32 training over some dozen steps of a small model.
-HALF_TRAINING = {"rtol": 5e-2, "atol": 2e-2}
+HALF_TRAINING: dict[str, Any] = {"rtol": 5e-2, "atol": 2e-2}
 
 # FP32 against a formula in double precision, over some hundred elements and a few steps.
-FORMULA = {"rtol": 1e-5, "atol": 1e-6}
+FORMULA: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 
 # An exact result of values that were rounded to half on the way in.
-HALF_INPUT = {"rtol": 1e-3, "atol": 0.0}
+HALF_INPUT: dict[str, Any] = {"rtol": 1e-3, "atol": 0.0}

@@ -16,7 +16,8 @@ from lightning_mp.precision import AmpPrecision
 def make_plugin(level: str, **kwargs: Any) -> AmpPrecision:
     """Build the plugin of a level string such as ``"O2-bf16"``."""
     opt_level, _, half = level.partition("-")
-    return AmpPrecision(opt_level, half or "fp16", **kwargs)
+    arguments: dict[str, Any] = {"opt_level": opt_level, "half_dtype": half or "fp16"}
+    return AmpPrecision(**arguments, **kwargs)
 
 
 class SmallModule(L.LightningModule):
@@ -38,17 +39,8 @@ class SmallModule(L.LightningModule):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         loss = F.mse_loss(self.net(batch[0]), batch[1])
-        self.losses.append(float(loss))
+        self.losses.append(loss.item())
         return loss * float("inf") if batch_idx in self.bad_batches else loss
-
-    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        self.log("val_loss", F.mse_loss(self.net(batch[0]), batch[1]))
-
-    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        self.validation_step(batch, batch_idx)
-
-    def predict_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return self(batch[0])
 
     def configure_optimizers(self) -> Any:
         optimizer_class = getattr(torch.optim, self.optimizer_name)
@@ -58,6 +50,19 @@ class SmallModule(L.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+
+class ValidatedModule(SmallModule):
+    """The same with the other three loops."""
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("val_loss", F.mse_loss(self.net(batch[0]), batch[1]))
+
+    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
+    def predict_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self(batch[0])
 
 
 class SmallGAN(L.LightningModule):

@@ -1,0 +1,94 @@
+"""Print what a training run has reached, when it ends."""
+
+import time
+from collections.abc import Sequence
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
+
+__all__ = ["RunReport", "run_summary"]
+
+_NOT_AVAILABLE = "-"
+
+
+class RunReport(Callback):
+    """Print a table of results at the end of ``fit``, on rank zero only.
+
+    The rows are the chosen metrics, then precision, loss scale and skipped steps (``-`` where the
+    precision has none), optimizer steps, seconds, the folder of the log, and the best checkpoint.
+
+    Args:
+        metrics: Names in ``trainer.callback_metrics`` to print, in this order; ``None`` prints all.
+
+    Example:
+        >>> trainer = L.Trainer(callbacks=[RunReport(metrics=["val/accuracy"])])
+    """
+
+    def __init__(self, metrics: list[str] | None = None) -> None:
+        self.metrics = metrics
+        self._start_seconds = 0.0
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The model.
+        """
+        self._start_seconds = time.perf_counter()
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Print the table.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The model.
+        """
+        seconds = time.perf_counter() - self._start_seconds
+        # Every rank collects, as trainer.log_dir is a collective call.
+        _print_table(run_summary(trainer, seconds, self.metrics))
+
+
+def run_summary(
+    trainer: L.Trainer, seconds: float, metrics: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Collect the rows of :class:`RunReport`; call it on every rank.
+
+    Args:
+        trainer: A Trainer that fits or has just fitted.
+        seconds: Time that the run took, in seconds.
+        metrics: Names in ``trainer.callback_metrics``; ``None`` takes all.
+
+    Returns:
+        Text of each row by its name; ``-`` where there is nothing to tell.
+    """
+    values = trainer.callback_metrics
+    names = sorted(values) if metrics is None else metrics
+    rows = {
+        name: f"{float(values[name]):.4f}" if name in values else _NOT_AVAILABLE for name in names
+    }
+    precision = trainer.precision_plugin
+    checkpoint = trainer.checkpoint_callback
+    best_path = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
+    return rows | {
+        "precision": str(precision.precision),
+        "loss scale": _format_optional(getattr(precision, "loss_scale", None)),
+        "skipped steps": _format_optional(getattr(precision, "skipped_steps", None)),
+        "optimizer steps": str(trainer.global_step),
+        "seconds": f"{seconds:.1f}",
+        "log": str(trainer.log_dir or _NOT_AVAILABLE),
+        "checkpoint": best_path or _NOT_AVAILABLE,
+    }
+
+
+def _format_optional(number: float | None) -> str:
+    return _NOT_AVAILABLE if number is None else f"{number:.10g}"
+
+
+@rank_zero_only
+def _print_table(rows: dict[str, str]) -> None:
+    width = max(len(name) for name in rows)
+    lines = [f"  {name:<{width}}  {text}" for name, text in rows.items()]
+    # The progress bar leaves the cursor at the end of its line.
+    print("\n".join(["", "Run report", *lines]), flush=True)
