@@ -30,7 +30,7 @@ class SharpnessAware(Optimizer):
         self.evaluates_first = evaluates_first
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Any = None) -> Any:
         closure = torch.enable_grad()(closure)
         if self.evaluates_first:
             closure()
@@ -51,7 +51,7 @@ class SharpnessAware(Optimizer):
 class Deaf(SGD):
     """Ignores its closure."""
 
-    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Any = None) -> None:
         super().step()
 
 

@@ -187,3 +187,8 @@ def test_two_engines_do_not_meet() -> None:
     assert models[0].first.weight.dtype == torch.float16
     pairs[0][0].restore()
     assert models[1].first.weight.dtype == torch.bfloat16
+
+
+def test_an_eps_that_vanishes_in_half_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
+        start(Mlp(), AdamW, "O3-fp16")

@@ -125,7 +125,7 @@ def test_states_are_ordinary_after_restore(name: str) -> None:
         set_gradients(model)
         return 0.0
 
-    optimizer.step(closure)  # pyright: ignore[reportArgumentType]
+    optimizer.step(closure)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -145,8 +145,8 @@ def test_a_part_that_renames_keys_loads_exactly() -> None:
     engine = convert(model)
     model.load_state_dict({f"0.{name}": item for name, item in old.state_dict().items()})
     engine.restore()
-    parametrization = model[0].parametrizations.weight  # pyright: ignore
-    assert torch.equal(parametrization.original1, old.weight_v)  # pyright: ignore
+    parametrization = model[0].parametrizations.weight
+    assert torch.equal(parametrization.original1, old.weight_v)
 
 
 def test_a_user_hook_that_renames_saves_fp32() -> None:
