@@ -1,5 +1,6 @@
 """Mixed precision with opt levels, free of any training framework."""
 
+from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.host_flag import HostFlag
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.opt_levels import (
@@ -16,6 +17,7 @@ from lightning_mp.amp.tree import cast_floating, map_tensors
 __all__ = [
     "OPT_LEVELS",
     "PRECISION_LEVELS",
+    "AmpEngine",
     "HostFlag",
     "LossScaleCollapseWarning",
     "LossScaler",

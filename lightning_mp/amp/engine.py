@@ -288,8 +288,8 @@ class AmpEngine:
             eps = min(group.get("eps", 1.0) for group in optimizer.param_groups)
             if eps < smallest:
                 warnings.warn(
-                    f"{type(optimizer).__name__}(eps={eps}) at {self.properties.opt_level} steps in "
-                    "float16, where this eps is 0 and the update divides by 0. Use eps=1e-4 or "
+                    f"{type(optimizer).__name__}(eps={eps}) at {self.properties.opt_level} steps "
+                    "in float16, where this eps is 0 and the update divides by 0. Use eps=1e-4 or "
                     "more, bfloat16, or O2, whose optimizer works in float32.",
                     stacklevel=2,
                 )

@@ -1,4 +1,4 @@
-"""Pass 2 of an O2 step for torch's Adam and AdamW: gradient to master to half weight, without hooks.
+"""Pass 2 of an O2 step for torch's Adam and AdamW: from gradient to master to half weight.
 
 The optimizer's own ``step`` needs an FP32 gradient of every weight at once. Here gradients are
 raised to FP32 a few megabytes at a time and dropped again, the unscaling and the clipping are
@@ -136,7 +136,7 @@ def _state(optimizer: Optimizer, target: Tensor) -> dict[str, Tensor]:
         state["exp_avg"] = torch.zeros_like(target, requires_grad=False)
         state["exp_avg_sq"] = torch.zeros_like(target, requires_grad=False)
     elif state["step"].device != target.device:
-        # A plain torch optimizer loads its counter to the host, where a fused kernel cannot read it.
+        # A plain torch optimizer loads its counter to the host, where no fused kernel can read it.
         state["step"] = state["step"].to(target.device)
     return state
 

@@ -31,9 +31,9 @@ class ClipRule:
     def __post_init__(self) -> None:
         if (self.max_norm is None) == (self.clip_value is None):
             raise ValueError(
-                f"max_norm = {self.max_norm}, clip_value = {self.clip_value}; exactly one of the two "
-                "must be given. Choose max_norm to clip by the total norm or clip_value to clip "
-                "each element."
+                f"max_norm = {self.max_norm}, clip_value = {self.clip_value}; exactly one of the "
+                "two must be given. Choose max_norm to clip by the total norm or clip_value to "
+                "clip each element."
             )
         for name in ("max_norm", "clip_value", "norm_type"):
             value = getattr(self, name)

@@ -2,8 +2,8 @@
 
 Between steps ``param_groups`` hold the model's own parameters, so zero_grad, toggling, freezing and
 everything else that walks an optimizer finds what it looks for. While gradients are clipped, while
-the optimizer steps and while it is saved or loaded, the FP32 masters are in; the optimizer's state is
-keyed by them all the time.
+the optimizer steps and while it is saved or loaded, the FP32 masters are in; the optimizer's state
+is keyed by them all the time.
 """
 
 from collections.abc import Iterator

@@ -1,13 +1,13 @@
 """FP32 master weights behind a model's half parameters.
 
 The masters are taken from the FP32 model before it is cast, so no bit of a restored checkpoint is
-lost, and are the truth from then on: an optimizer updates them, their half copies are what the model
-computes with, and a state dict holds their values.
+lost, and are the truth from then on: an optimizer updates them, their half copies are what the
+model computes with, and a state dict holds their values.
 
 Somebody else may write to the model between steps: weight averaging, a reload, a re-initialisation.
-Such writes are found by value (a version counter misses writes through ``.data``): where the half of
-a master no longer equals the weight, the weight was written and is adopted, element by element, so
-that untouched elements keep their low bits.
+Such writes are found by value (a version counter misses writes through ``.data``): where the half
+of a master no longer equals the weight, the weight was written and is adopted, element by element,
+so that untouched elements keep their low bits.
 """
 
 from collections.abc import Iterable, Iterator

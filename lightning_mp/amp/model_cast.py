@@ -44,7 +44,7 @@ def kept_module_types(properties: OptLevelProperties) -> tuple[type[nn.Module], 
 
 
 def check_castable(module: nn.Module) -> None:
-    """Refuse a model that cannot be cast: wrapped for data parallelism, half or lazy.
+    """Refuse a model that cannot be cast: wrapped for data parallelism, scripted, half or lazy.
 
     Args:
         module: The model as the user built it.
@@ -55,15 +55,21 @@ def check_castable(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise ValueError(
-                f"the model's part {name or '<root>'!r} is wrapped in {type(part).__name__}; an opt "
-                "level casts the bare model. Hand over the bare module and wrap it afterwards (a "
-                "Trainer does that itself with strategy='ddp')."
+                f"the model's part {name or '<root>'!r} is wrapped in {type(part).__name__}; an "
+                "opt level casts the bare model. Hand over the bare module and wrap it afterwards "
+                "(a Trainer does that itself with strategy='ddp')."
+            )
+        if isinstance(part, torch.jit.ScriptModule) and _has_floating(part):
+            raise ValueError(
+                f"the model's part {name or '<root>'!r} is a torch.jit module with weights; an opt "
+                "level works on the Python module it was made from. Put that in, and script it "
+                "after training."
             )
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ValueError(
-                f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need its "
-                "values. Run one forward pass before training starts."
+                f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need "
+                "its values. Run one forward pass before training starts."
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype in _HALF_DTYPES:
@@ -120,6 +126,11 @@ def castable_buffers(
         for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
             if buffer.dtype == torch.float32:
                 yield part, name, buffer
+
+
+def _has_floating(part: nn.Module) -> bool:
+    tensors = [*part.parameters(), *part.buffers()]
+    return any(item.is_floating_point() for item in tensors)
 
 
 def _cast_parts(

@@ -22,8 +22,8 @@ __all__ = ["ModuleHooks"]
 class ModuleHooks:
     """Install the hooks on one model.
 
-    State dicts are hooked at every module that owns a cast tensor, so that a part of the model saves
-    and loads FP32 too, and after the part's own hooks have renamed what they rename.
+    State dicts are hooked at every module that owns a cast tensor, so that a part of the model
+    saves and loads FP32 too, and after the part's own hooks have renamed what they rename.
 
     Args:
         module: The converted model.

@@ -2,10 +2,10 @@
 
 Three paths, chosen at every step:
 
-* fast: nobody looks at the gradients, so clipping is only recorded and everything happens in pass 2;
+* fast: nobody looks at the gradients, so clipping is only recorded and all happens in pass 2;
 * looked: somebody reads or writes gradients before the step, so each weight gets one unscaled FP32
   gradient that is both the model parameter's and the master's ``.grad``; then the same pass 2;
-* plain: any other optimizer; FP32 gradients as above and the optimizer's own ``step`` on the masters.
+* plain: any other optimizer; FP32 gradients as above and its own ``step`` on the masters.
 
 A step whose gradients are not all finite changes nothing, whatever the loss scale.
 """

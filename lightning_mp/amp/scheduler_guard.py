@@ -1,8 +1,8 @@
 """Learning-rate schedulers that hold while their optimizer skips.
 
 torch warns, and the rate moves for nothing, when a scheduler steps after a skipped optimizer step.
-The guard is a subclass put in place of the scheduler's class: an attribute on the instance would end
-up in the scheduler's state dict.
+The guard is a subclass put in place of the scheduler's class: an attribute on the instance would
+end up in the scheduler's state dict.
 """
 
 from typing import Any
@@ -39,7 +39,8 @@ def _guarded_class(cls: type[LRScheduler], ledger: SkipLedger) -> type[LRSchedul
 
     def reduce(self: Any, protocol: int) -> Any:
         # A copy made by pickle or deepcopy is an ordinary scheduler.
-        constructor, arguments, *rest = cls.__reduce_ex__(self, protocol)
+        # Protocol 1: in the form of the later ones pickle wants the object's own class.
+        constructor, arguments, *rest = cls.__reduce_ex__(self, 1)
         plain = [cls if item is type(self) else item for item in (constructor, *arguments)]
         return (plain[0], tuple(plain[1:]), *rest)
 

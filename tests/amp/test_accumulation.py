@@ -211,7 +211,7 @@ def test_a_second_step_on_the_same_gradients(
     set_gradients(plain, 0.5)
     set_gradients(model, 0.5 * float(engine.scaler.scale) if level == "O2-bf16" else 0.5)
     for parameter in model.parameters():
-        parameter.grad = parameter.grad.float() * engine.scaler.scale  # pyright: ignore
+        parameter.grad = parameter.grad.float() * engine.scaler.scale
     for flag in is_looked:
         engine.step(optimizer, is_looked=flag)
         expected.step()
@@ -328,7 +328,7 @@ class Plain(Optimizer):
         super().__init__(parameters, {})
         self.dtypes: list[torch.dtype] = []
 
-    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for item in group["params"]:
                 self.dtypes += [item.dtype, item.grad.dtype]

@@ -30,7 +30,7 @@ class SharpnessAware(Optimizer):
         self.evaluates_first = evaluates_first
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Any = None) -> Any:
         closure = torch.enable_grad()(closure)
         if self.evaluates_first:
             closure()
@@ -51,7 +51,7 @@ class SharpnessAware(Optimizer):
 class Deaf(SGD):
     """Ignores its closure."""
 
-    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Any = None) -> None:
         super().step()
 
 
@@ -85,7 +85,10 @@ def run(engine: Any, optimizer: Optimizer, closure: Any, hook: Any = lambda: Non
     return result
 
 
-LBFGS_KINDS = [partial(LBFGS, max_iter=5), partial(LBFGS, max_iter=5, line_search_fn="strong_wolfe")]
+LBFGS_KINDS = [
+    partial(LBFGS, max_iter=5),
+    partial(LBFGS, max_iter=5, line_search_fn="strong_wolfe"),
+]
 SAMS = [
     partial(SharpnessAware, base=partial(SGD, lr=0.1, momentum=0.9)),
     partial(SharpnessAware, base=partial(AdamW, lr=0.01)),
@@ -110,7 +113,7 @@ def test_training_follows_fp32(make_optimizer: Any, level: str, scale: float) ->
 
 @pytest.mark.parametrize("make_optimizer", LBFGS_KINDS)
 def test_o0_equals_plain_torch(make_optimizer: Any) -> None:
-    model, engine, optimizer, closure, losses, _ = make_problem(make_optimizer, "O0")
+    _, engine, optimizer, closure, losses, _ = make_problem(make_optimizer, "O0")
     plain, _, _, _, _, _ = make_problem(make_optimizer, "O0")
     other = make_optimizer(plain.parameters())
     inputs, targets = make_batches(1, batch_size=31)[0]
@@ -168,9 +171,7 @@ def test_all_trials_of_a_line_search_overflow() -> None:
 @pytest.mark.parametrize("scale", [1.0, 64.0])
 def test_gradients_of_a_backward_before_the_step_are_seen(scale: float) -> None:
     """Manual optimisation: backward, then step(closure), as the first SAM does it."""
-    make_optimizer = partial(
-        SharpnessAware, base=partial(SGD, lr=0.1), evaluates_first=False
-    )
+    make_optimizer = partial(SharpnessAware, base=partial(SGD, lr=0.1), evaluates_first=False)
     weights = []
     for level, factor in (("O2-bf16", scale), ("O0", 1.0)):
         model, engine, optimizer, closure, _, _ = make_problem(make_optimizer, level, factor)
@@ -183,9 +184,7 @@ def test_gradients_of_a_backward_before_the_step_are_seen(scale: float) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 64.0])
 def test_a_closure_that_is_not_called(scale: float) -> None:
-    model, engine, optimizer, closure, losses, _ = make_problem(
-        partial(Deaf, lr=0.1), scale=scale
-    )
+    model, engine, optimizer, closure, losses, _ = make_problem(partial(Deaf, lr=0.1), scale=scale)
     before = snapshot(engine, model, optimizer)
     run(engine, optimizer, closure)
     assert not losses

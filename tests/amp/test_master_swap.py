@@ -125,7 +125,7 @@ def test_states_are_ordinary_after_restore(name: str) -> None:
         set_gradients(model)
         return 0.0
 
-    optimizer.step(closure)  # pyright: ignore[reportArgumentType]
+    optimizer.step(closure)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -150,7 +150,7 @@ def test_a_refused_state_changes_nothing(name: str) -> None:
 def test_a_broken_state_changes_nothing(bad: dict[str, Any]) -> None:
     model, engine, optimizer = train_some("AdamW")
     before = snapshot(engine, model, optimizer)
-    with pytest.raises((KeyError, ValueError), match="param_groups|different number"):
+    with pytest.raises((KeyError, ValueError), match=r"param_groups|different number"):
         optimizer.load_state_dict(bad)
     assert ids(optimizer) == [id(item) for item in model.parameters()]
     assert_same(snapshot(engine, model, optimizer), before)

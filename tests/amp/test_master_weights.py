@@ -226,7 +226,7 @@ def test_written_buffers(how: str) -> None:
     elif how == "another dtype":
         model.table = expected = torch.arange(9)
     else:
-        model.table = expected = None  # pyright: ignore[reportAttributeAccessIssue]
+        model.table = expected = None
     saved = model.state_dict().get("table")
     engine.restore()
     for found in (saved, model.table):

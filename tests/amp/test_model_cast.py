@@ -167,7 +167,7 @@ def test_reparametrized_layers_train(norm: Any) -> None:
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] / 10
     engine.restore()
-    assert {dtype for dtype in dtypes(model).values()} == {FULL}
+    assert set(dtypes(model).values()) == {FULL}
     assert model(torch.ones(3, 7)).dtype == FULL
 
 
@@ -197,7 +197,7 @@ def test_shapes_and_strides_are_kept(level: str, make_value: Any) -> None:
     engine = convert(module, level)
     parameter = module[0]
     assert parameter.stride() == engine.masters.of(parameter).stride() == stride
-    optimizer = torch.optim.AdamW([parameter])
+    optimizer = torch.optim.AdamW([parameter], eps=1e-4)
     engine.attach([optimizer])
     engine.scale_loss(parameter.float().square().sum()).backward()
     engine.step(optimizer)
@@ -217,6 +217,21 @@ def test_frozen_parameters_are_cast_and_stay_frozen() -> None:
     assert [item.requires_grad for item in model.parameters()] == [False, False, True, True]
 
 
+def scripted(module: nn.Module) -> nn.Module:
+    return torch.jit.script(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_scripted_parts_without_weights_are_fine() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), scripted(nn.ReLU()))
+    engine = convert(model)
+    engine.attach([torch.optim.SGD(model.parameters())])
+    assert model(torch.ones(1, 3)).dtype == FULL
+    assert set(model.state_dict()) == {"0.weight", "0.bias"}
+    engine.restore()
+    assert model[0].weight.dtype == FULL
+
+
 def half_inside() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).half())
 
@@ -224,6 +239,10 @@ def half_inside() -> nn.Module:
 REFUSED = [
     (lambda: nn.DataParallel(nn.Linear(3, 3)), "wrapped in DataParallel"),
     (lambda: nn.Sequential(nn.Linear(3, 3), nn.DataParallel(nn.Linear(3, 3))), "'1' is wrapped"),
+    (
+        lambda: nn.Sequential(nn.Linear(3, 3), scripted(nn.Linear(3, 3))),
+        "'1' is a torch.jit module",
+    ),
     (half_inside, r"'1.weight' has dtype torch.float16"),
     (lambda: nn.Linear(3, 3).bfloat16(), r"'weight' has dtype torch.bfloat16"),
     (lambda: nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(3)), "'1.weight' has no shape yet"),
@@ -233,6 +252,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("make_model", "message"), REFUSED)
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_refused_models_are_unchanged(make_model: Any, message: str) -> None:
     model = make_model()
     before = [(id(item), item.dtype) for item in model.parameters()]

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.gradient_clip import ClipRule
 from lightning_mp.amp.overflow import LossScaleCollapseWarning
 
@@ -211,7 +210,9 @@ def test_a_non_finite_element_changes_nothing(
 
 
 @pytest.mark.parametrize("level", ["O0", "O3-fp16", "O3-bf16"])
-@pytest.mark.parametrize("make_optimizer", [AdamW, SGD, partial(AdamW, fused=True)])
+@pytest.mark.parametrize(
+    "make_optimizer", [partial(AdamW, eps=1e-4), SGD, partial(AdamW, eps=1e-4, fused=True)]
+)
 def test_an_overflow_changes_nothing_at_other_levels(level: str, make_optimizer: Any) -> None:
     model = Mlp()
     engine, optimizer = start(model, partial(make_optimizer, lr=0.1), level)
@@ -230,11 +231,15 @@ def test_three_thousand_nan_steps(optimizer_class: Any) -> None:
     engine, optimizer = start(model, partial(optimizer_class, lr=0.1), "O2-fp16")
     before = copy.deepcopy(model.state_dict())
     loss = torch.zeros((), requires_grad=True)
-    with pytest.warns(LossScaleCollapseWarning, match="'weight'") as caught:
+
+    def train_on_nan() -> None:
         for _ in range(3000):
             engine.scale_loss(loss)
             set_gradients(model, math.nan)
             engine.step(optimizer)
+
+    with pytest.warns(LossScaleCollapseWarning, match="'weight'") as caught:
+        train_on_nan()
     assert len(caught) == 1
     assert_same(model.state_dict(), before)
     assert engine.loss_scale == 2.0**-10
@@ -264,91 +269,6 @@ def test_the_fast_path_never_reads_a_value(clip: str, monkeypatch: pytest.Monkey
         with _NoHostRead():
             engine.step(optimizer, partial(step.clip, rule) if rule else None, is_looked=False)
     assert step.path == "fast"
-
-
-def double_gradients(model: nn.Module, engine: AmpEngine, optimizer: Optimizer, how: str) -> None:
-    masters = [item for group in optimizer.param_groups for item in group["params"]]
-    for parameter, master in zip(model.parameters(), masters, strict=True):
-        item = parameter if how.startswith("model") else master
-        if item.grad is None:
-            continue
-        if how.endswith("in place"):
-            item.grad.mul_(2)
-        else:
-            item.grad = item.grad * 2
-
-
-@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
-@pytest.mark.parametrize("level", ["O2-fp16", "O2-bf16"])
-@pytest.mark.parametrize(
-    "how", ["model in place", "model replaced", "master in place", "master replaced"]
-)
-def test_hooks_may_write_gradients(optimizer_class: Any, level: str, how: str) -> None:
-    results = []
-    for factor in (1.0, 2.0):
-        model = Mlp()
-        engine, optimizer = start(model, partial(optimizer_class, lr=0.1), level, loss_scale=8.0)
-        set_gradients(model, 4.0 * factor)
-        write = partial(double_gradients, model, engine, optimizer, how)
-        engine.step(optimizer, write if factor == 1.0 else None)
-        results.append(snapshot(engine, model, optimizer))
-    assert_same(*results)
-
-
-@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
-@pytest.mark.parametrize("side", ["model", "master"])
-def test_a_hook_may_drop_a_gradient(optimizer_class: Any, side: str) -> None:
-    model = Mlp()
-    engine, optimizer = start(model, partial(optimizer_class, lr=0.1))
-    set_gradients(model)
-
-    def drop() -> None:
-        item = model.first.weight
-        (item if side == "model" else engine.masters.of(item)).grad = None
-
-    before = snapshot(engine, model, optimizer)
-    engine.step(optimizer, drop)
-    after = snapshot(engine, model, optimizer)
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert "first.weight.master" not in changed
-    assert {"first.bias.master", "norm.weight.master", "last.weight.half"} <= changed
-    assert optimizer.state.get(engine.masters.of(model.first.weight), {}) == {}
-
-
-@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
-def test_a_hook_may_add_a_gradient(optimizer_class: Any) -> None:
-    model = nn.Linear(5, 3)
-    engine, optimizer = start(model, partial(optimizer_class, lr=0.1))
-    model.weight.grad = torch.ones_like(model.weight)
-    before = snapshot(engine, model, optimizer)
-
-    def add() -> None:
-        model.bias.grad = torch.ones(3)
-
-    engine.step(optimizer, add)
-    assert not torch.equal(engine.masters.of(model.bias), before["bias.master"])
-
-
-@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
-def test_a_replaced_gradient_is_checked_too(optimizer_class: Any) -> None:
-    model = nn.Linear(5, 3)
-    engine, optimizer = start(model, partial(optimizer_class, lr=0.1))
-    set_gradients(model)
-    before = snapshot(engine, model, optimizer)
-
-    def spoil() -> None:
-        model.weight.grad = torch.full_like(model.weight, math.inf, dtype=torch.float32)
-
-    engine.step(optimizer, spoil)
-    assert_same(
-        {
-            name: value
-            for name, value in snapshot(engine, model, optimizer).items()
-            if name in before
-        },
-        before,
-    )
-    assert engine.skipped_steps == 1
 
 
 @pytest.mark.parametrize("is_looked", [False, True])
@@ -417,7 +337,7 @@ def test_a_wrapped_step_is_called() -> None:
         calls.append(1)
         original()
 
-    optimizer.step = step.__get__(optimizer)  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.step = step.__get__(optimizer)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     train(engine, model, optimizer, make_batches(1))
     scheduler.step()

@@ -68,7 +68,7 @@ class ConvNet(nn.Module):
         self.conv = nn.Conv2d(3, 7, 3)
         self.norm = nn.BatchNorm2d(7)
         self.head = nn.Linear(7, 3)
-        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
         image = x.unflatten(1, (3, -1, 5)).contiguous(memory_format=torch.channels_last)

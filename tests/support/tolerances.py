@@ -12,3 +12,9 @@ SAME_MATHS: dict[str, Any] = {"rtol": 1e-6, "atol": 3e-7}
 
 # Half training against FP32 training over some dozen steps of a small model.
 HALF_TRAINING: dict[str, Any] = {"rtol": 5e-2, "atol": 2e-2}
+
+# FP32 against a formula in double precision, over some hundred elements and a few steps.
+FORMULA: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+
+# An exact result of values that were rounded to half on the way in.
+HALF_INPUT: dict[str, Any] = {"rtol": 1e-3, "atol": 0.0}

@@ -1,0 +1,172 @@
+"""Pass 2 on its own: chunks, states and gradients of any dtype give what torch's step gives."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from support import tolerances
+from support.engine import Mlp, assert_same, set_gradients, snapshot, start
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+from lightning_mp.amp import fused_adam
+from lightning_mp.amp.fused_adam import apply_fused_adam, can_fuse_adam
+
+
+def make(optimizer_class: Any = AdamW, **kwargs: Any) -> Any:
+    model = Mlp()
+    engine, optimizer = start(model, lambda items: optimizer_class(items, lr=0.1, **kwargs))
+    return model, engine, optimizer
+
+
+@pytest.mark.parametrize("optimizer_class", [Adam, AdamW])
+@pytest.mark.parametrize("chunk_elements", [1, 100, 250, 1 << 22])
+def test_chunks_change_nothing(
+    optimizer_class: Any, chunk_elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    update = fused_adam.update_adam_
+
+    def count(targets: Any, *args: Any) -> None:
+        calls.append(sum(item.numel() for item in targets))
+        update(targets, *args)
+
+    results = []
+    for size in (chunk_elements, 1 << 30):
+        monkeypatch.setattr(fused_adam, "_CHUNK_ELEMENTS", size)
+        monkeypatch.setattr(fused_adam, "update_adam_", count)
+        model, engine, optimizer = make(optimizer_class)
+        for _ in range(3):
+            set_gradients(model)
+            apply_fused_adam(
+                optimizer,
+                engine.masters,
+                found_inf=torch.zeros(()),
+                factor=torch.tensor(0.5),
+                clip_value=0.125,
+            )
+        results.append(snapshot(engine, model, optimizer))
+    assert_same(*results)
+    largest = max(item.numel() for item in Mlp().parameters())
+    assert max(calls[:-3]) <= max(chunk_elements, largest)
+
+
+@pytest.mark.parametrize("optimizer_class", [Adam, AdamW])
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_equals_the_optimizers_own_step(optimizer_class: Any, dtype: torch.dtype | None) -> None:
+    model, engine, optimizer = make(optimizer_class, weight_decay=0.1)
+    plain = Mlp()
+    other = optimizer_class(plain.parameters(), lr=0.1, weight_decay=0.1)
+    for value in (0.5, -0.25, 1.0):
+        for parameter, twin in zip(model.parameters(), plain.parameters(), strict=True):
+            parameter.grad = torch.full_like(parameter, 8 * value, dtype=dtype or parameter.dtype)
+            twin.grad = torch.full_like(twin, value)
+        factor = torch.tensor(0.125)
+        apply_fused_adam(optimizer, engine.masters, found_inf=torch.zeros(()), factor=factor)
+        other.step()
+    for parameter, twin in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(
+            engine.masters.of(parameter), twin, **tolerances.SAME_MATHS, check_dtype=True
+        )
+    assert optimizer._opt_called
+
+
+def test_gradients_are_not_written() -> None:
+    model, engine, optimizer = make()
+    set_gradients(model)
+    for dtype in (torch.bfloat16, torch.float32):
+        model.first.weight.grad = torch.full_like(model.first.weight, 0.5, dtype=dtype)
+        before = [item.grad.clone() for item in model.parameters() if item.grad is not None]
+        apply_fused_adam(
+            optimizer,
+            engine.masters,
+            found_inf=torch.zeros(()),
+            factor=torch.tensor(0.25),
+            clip_value=0.01,
+        )
+        after = [item.grad for item in model.parameters() if item.grad is not None]
+        assert all(map(torch.equal, before, after))
+
+
+def test_states_are_those_of_torch() -> None:
+    model, engine, optimizer = make()
+    set_gradients(model)
+    apply_fused_adam(optimizer, engine.masters, found_inf=torch.zeros(()))
+    plain = Mlp()
+    set_gradients(plain)
+    other = AdamW(plain.parameters(), lr=0.1)
+    other.step()
+    fused, torchs = optimizer.state_dict(), other.state_dict()
+    assert fused["param_groups"] == torchs["param_groups"]
+    assert fused["state"].keys() == torchs["state"].keys()
+    for index, entry in torchs["state"].items():
+        assert fused["state"][index].keys() == entry.keys()
+        for key, value in entry.items():
+            torch.testing.assert_close(fused["state"][index][key], value, **tolerances.SAME_MATHS)
+    other.load_state_dict(copy.deepcopy(fused))
+    other.step()
+
+
+def test_parameters_without_gradient_get_no_state() -> None:
+    model, engine, optimizer = make()
+    model.last.bias.grad = torch.ones_like(model.last.bias)
+    apply_fused_adam(optimizer, engine.masters, found_inf=torch.zeros(()))
+    assert list(optimizer.state) == [engine.masters.of(model.last.bias)]
+
+
+def subclass_of_adamw() -> Any:
+    return type("OwnAdamW", (AdamW,), {})
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "kwargs", "expected"),
+    [
+        (AdamW, {}, True),
+        (Adam, {}, True),
+        (AdamW, {"fused": True}, True),
+        (AdamW, {"foreach": True}, False),
+        (AdamW, {"capturable": True}, False),
+        (AdamW, {"amsgrad": True}, False),
+        (SGD, {}, False),
+        (subclass_of_adamw(), {}, False),
+    ],
+)
+def test_which_optimizers_are_fused(optimizer_class: Any, kwargs: Any, expected: bool) -> None:
+    _, engine, optimizer = make(optimizer_class, **kwargs)
+    assert can_fuse_adam(optimizer, engine.masters) is expected
+
+
+@pytest.mark.parametrize("level", ["O0", "O3-bf16"])
+def test_without_masters_nothing_is_fused(level: str) -> None:
+    engine, optimizer = start(Mlp(), AdamW, level)
+    assert not can_fuse_adam(optimizer, engine.masters)
+
+
+def test_sparse_gradients_are_not_fused() -> None:
+    model = nn.Embedding(5, 3, sparse=True)
+    engine, optimizer = start(model, AdamW)
+    engine.scale_loss(model(torch.tensor([1])).float().sum()).backward()
+    assert not can_fuse_adam(optimizer, engine.masters)
+
+
+def test_global_hooks_are_heard() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    _, engine, optimizer = make()
+    handle = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        assert not can_fuse_adam(optimizer, engine.masters)
+    finally:
+        handle.remove()
+    assert can_fuse_adam(optimizer, engine.masters)
+
+
+def test_an_own_decoupled_adam_is_followed() -> None:
+    results = []
+    for kind, kwargs in ((Adam, {"decoupled_weight_decay": True}), (AdamW, {})):
+        model, engine, optimizer = make(kind, weight_decay=0.3, **kwargs)
+        set_gradients(model)
+        apply_fused_adam(optimizer, engine.masters, found_inf=torch.zeros(()))
+        results.append(snapshot(engine, model, optimizer))
+    assert_same(*results)
