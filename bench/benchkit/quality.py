@@ -30,7 +30,7 @@ def measure_quality(
     column: str,
     num_steps: int,
     num_threads: int,
-    max_seconds: float,
+    max_cpu_seconds: float,
     is_smoke: bool = False,
 ) -> dict[str, float]:
     """Train one column from the start, in a process that does nothing else.
@@ -40,7 +40,7 @@ def measure_quality(
         column: Name of a column.
         num_steps: Number of steps.
         num_threads: Number of threads of torch.
-        max_seconds: A fit that takes longer ends early.
+        max_cpu_seconds: A fit that takes more processor time ends early.
         is_smoke: Whether the workload is tiny.
 
     Returns:
@@ -55,7 +55,7 @@ def measure_quality(
     base_bytes = _process_bytes("VmRSS")
     module = BenchModule(what, parse_column(column), keeps_accuracy=True)
     resident = _ResidentBytes()
-    trainer = fit(module, batches, [resident, TimeLimit(max_seconds)])
+    trainer = fit(module, batches, [resident, TimeLimit(max_cpu_seconds)])
     result = {
         "peak_bytes": _process_bytes("VmHWM") - base_bytes,
         "bytes_per_parameter": resident.bytes_per_parameter,

@@ -97,8 +97,8 @@ def _quality_table(result: WorkloadResult) -> str:
         header.insert(2, f"peak / {_MEMORY_PEER}")
     rows = []
     for name, quality in result.qualities.items():
-        is_cut = quality["num_steps"] < result.num_quality_steps
-        remark = f" ({quality['num_steps']:.0f} steps)" if is_cut else ""
+        done, wanted = quality["num_steps"], result.num_quality_steps
+        remark = f" ({done:.0f} of {wanted} steps)" if done < wanted else ""
         row = [
             _label(name),
             f"{quality['peak_bytes'] / 2**20:.0f}",

@@ -28,7 +28,7 @@ def measure_times(
     num_rounds: int,
     num_steps: int,
     num_threads: int,
-    max_seconds: float,
+    max_cpu_seconds: float,
     is_smoke: bool = False,
 ) -> dict[str, list[dict[str, float]]]:
     """Time the steps of some columns, each round in another order.
@@ -39,7 +39,8 @@ def measure_times(
         num_rounds: Number of rounds; in each, every column is trained from the start.
         num_steps: Number of timed steps of a fit, after two for warming up.
         num_threads: Number of threads of torch.
-        max_seconds: A fit that takes longer ends early, and its column has no further round.
+        max_cpu_seconds: A fit that takes more processor time ends early; its column has no further
+            round then.
         is_smoke: Whether the workload is tiny.
 
     Returns:
@@ -53,7 +54,7 @@ def measure_times(
     times: dict[str, list[dict[str, float]]] = {name: [] for name in columns}
     for round_index in range(num_rounds):
         for name in random.Random(round_index).sample(remaining, len(remaining)):
-            medians, is_slow = _time_fit(what, name, batches, max_seconds)
+            medians, is_slow = _time_fit(what, name, batches, max_cpu_seconds)
             times[name].append(medians)
             if is_slow:
                 remaining.remove(name)
@@ -66,9 +67,9 @@ def measure_times(
 
 
 def _time_fit(
-    workload: Workload, name: str, batches: list[tuple[Tensor, Tensor]], max_seconds: float
+    workload: Workload, name: str, batches: list[tuple[Tensor, Tensor]], max_cpu_seconds: float
 ) -> tuple[dict[str, float], bool]:
-    timer, limit = StepTimer(), TimeLimit(max_seconds, min_steps=_NUM_WARMUP_STEPS + 1)
+    timer, limit = StepTimer(), TimeLimit(max_cpu_seconds, min_steps=_NUM_WARMUP_STEPS + 1)
     fit(BenchModule(workload, parse_column(name)), batches, [timer, limit])
     steps = _medians(timer.steps[_NUM_WARMUP_STEPS:])
     parts = _medians(timer.optimizer_parts[_NUM_WARMUP_STEPS:])

@@ -20,7 +20,7 @@ ARGUMENTS = {"workload": "mlp", "num_threads": 1, "is_smoke": True}
     ],
 )
 def test_bytes_of_a_parameter(column, bytes_per_parameter):
-    result = measure_quality(column=column, num_steps=3, max_seconds=300, **ARGUMENTS)
+    result = measure_quality(column=column, num_steps=3, max_cpu_seconds=300, **ARGUMENTS)
     # Each of the 4 parameters also has a counter of 4 bytes.
     assert result["bytes_per_parameter"] == pytest.approx(bytes_per_parameter, rel=0.02)
     assert result["num_steps"] == 3
@@ -30,5 +30,5 @@ def test_bytes_of_a_parameter(column, bytes_per_parameter):
 
 
 def test_a_slow_fit_says_how_far_it_came():
-    result = measure_quality(column="32-true", num_steps=7, max_seconds=0, **ARGUMENTS)
+    result = measure_quality(column="32-true", num_steps=7, max_cpu_seconds=0, **ARGUMENTS)
     assert result["num_steps"] == 1

@@ -62,7 +62,7 @@ def test_memory_is_a_ratio_and_a_cut_fit_says_so():
     text = format_report([], [RESULT])
     assert rows(text, r"bf16-mixed/fused\*")[1][1:3] == ["14", "2.00"]
     cut = rows(text, "O2")[1]
-    assert cut[4:] == ["1.2500 (13 steps)", "50.0 (13 steps)", "3 |"]
+    assert cut[4:] == ["1.2500 (13 of 60 steps)", "50.0 (13 of 60 steps)", "3 |"]
 
 
 def test_only_peers_that_ran_have_a_ratio():

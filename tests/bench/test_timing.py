@@ -14,7 +14,7 @@ def progress(capsys):
 
 def test_rounds_interleave_the_columns(progress):
     columns = ["32-true", "bf16-mixed", "O2-bf16", "O3-bf16"]
-    times = measure_times(columns=columns, num_rounds=3, max_seconds=300, **ARGUMENTS)
+    times = measure_times(columns=columns, num_rounds=3, max_cpu_seconds=300, **ARGUMENTS)
     order = progress()
     rounds = [order[start : start + 4] for start in (0, 4, 8)]
     assert [sorted(names) for names in rounds] == [sorted(columns)] * 3
@@ -25,6 +25,6 @@ def test_rounds_interleave_the_columns(progress):
 
 
 def test_a_column_over_the_limit_has_one_round(progress):
-    times = measure_times(columns=["32-true", "O0"], num_rounds=3, max_seconds=0, **ARGUMENTS)
+    times = measure_times(columns=["32-true", "O0"], num_rounds=3, max_cpu_seconds=0, **ARGUMENTS)
     assert {name: len(rounds) for name, rounds in times.items()} == {"32-true": 1, "O0": 1}
     assert sorted(progress()) == ["32-true", "O0"]
