@@ -19,6 +19,7 @@ from lightning_mp.callbacks.batch_size_checks import (
 )
 from lightning_mp.callbacks.batch_size_plan import BatchSizeRamp, check_world_size
 from lightning_mp.callbacks.scheduled_loaders import ScheduledLoaders
+from lightning_mp.trainer_check import require_lightning_trainer
 
 __all__ = ["BatchSizeWarmup"]
 
@@ -89,6 +90,7 @@ class BatchSizeWarmup(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the settings and take over the training loaders' batch samplers."""
+        require_lightning_trainer(trainer, asked_by="BatchSizeWarmup")
         if stage != "fit":
             return
         check_trainer(trainer, pl_module, type(self))

@@ -7,6 +7,8 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
+from lightning_mp.trainer_check import require_lightning_trainer
+
 __all__ = ["RunReport", "run_summary"]
 
 _NOT_AVAILABLE = "-"
@@ -28,6 +30,16 @@ class RunReport(Callback):
     def __init__(self, metrics: list[str] | None = None) -> None:
         self.metrics = metrics
         self._start_seconds = 0.0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse a Trainer of another distribution of Lightning.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: The model.
+            stage: What the Trainer does.
+        """
+        require_lightning_trainer(trainer, asked_by="RunReport")
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock.

@@ -330,12 +330,12 @@ class AmpPrecision(Precision):
     def _announce(self, module: LightningModule) -> None:
         kernels = ", ".join(dict.fromkeys(item.implementation for item in describe_kernels()))
         rows = summary_rows(module, self.engine, kernels=kernels, readers=gradient_readers(module))
-        strategy = module.trainer.strategy
-        agreed = strategy.broadcast(self.state_dict())
-        if agreed != self.state_dict():
+        own = self.state_dict()
+        agreed = module.trainer.strategy.broadcast(own)
+        if agreed != own:
             raise RuntimeError(
-                f"rank {module.trainer.global_rank} resolved {self.state_dict()}, rank 0 {agreed}; all "
-                "ranks must train at the same precision. Give every rank the same arguments."
+                f"rank {module.trainer.global_rank} resolved {own}, rank 0 {agreed}; all ranks must "
+                "train at the same precision. Give every rank the same arguments."
             )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
 

@@ -6,6 +6,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
 from lightning_mp.amp.opt_levels import PRECISION_LEVELS
+from lightning_mp.checkpoint_io import AtomicCheckpointIO
 from lightning_mp.precision import AmpPrecision
 from lightning_mp.precision_input import PrecisionLevel, resolve_precision
 
@@ -26,13 +27,14 @@ def test_type_hint_names_exactly_the_levels():
 def test_half_levels_become_a_plugin(precision, opt_level, half_dtype):
     left, plugins = resolve_precision(precision, None)
     assert left is None
-    (plugin,) = plugins
+    plugin, checkpoint_io = plugins
     assert type(plugin) is AmpPrecision
+    assert type(checkpoint_io) is AtomicCheckpointIO
     assert (plugin.opt_level, plugin.half_dtype) == (opt_level, half_dtype)
 
 
 def test_o0_becomes_a_plugin():
-    left, (plugin,) = resolve_precision("O0", None)
+    left, (plugin, _) = resolve_precision("O0", None)
     assert left is None
     assert plugin.opt_level == "O0"
 
@@ -104,7 +106,7 @@ def test_strategies_with_their_own_precision_are_refused(strategy, shown, precis
 @pytest.mark.parametrize("strategy", [None, "auto", "ddp", "ddp_fork", "unknown", DDPStrategy()])
 def test_other_strategies_pass(strategy):
     _, plugins = resolve_precision("O2", None, strategy)
-    assert len(plugins) == 1
+    assert [type(plugin) for plugin in plugins] == [AmpPrecision, AtomicCheckpointIO]
 
 
 def test_strategies_without_a_level_pass():
