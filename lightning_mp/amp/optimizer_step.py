@@ -113,6 +113,7 @@ class OptimizerStep:
             self._recorded = rule
             return
         self.unscale()
+        self.collect()
         clip_gradients_([dense_values(parameter) for parameter in self._with_gradient()], rule)
 
     @torch.no_grad()
@@ -218,11 +219,13 @@ class OptimizerStep:
                 continue
             # Pass 1 has not seen this gradient.
             self._check = None
-            if master.grad is not shared:
-                parameter.grad = master.grad
-            else:
-                gradient = parameter.grad
-                master.grad = None if gradient is None else gradient.to(torch.float32)
+            gradient = parameter.grad if master.grad is shared else master.grad
+            if gradient is not None and master is not parameter:
+                gradient = gradient.to(torch.float32)
+            parameter.grad = master.grad = gradient
+            self._shared.pop(parameter, None)
+            if gradient is not None:
+                self._shared[parameter] = gradient
 
     def _fused_update(self, check: GradientCheck) -> None:
         factor: Tensor | None = None

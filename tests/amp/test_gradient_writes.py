@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from lightning_mp.amp.engine import AmpEngine
+from lightning_mp.amp.gradient_clip import ClipRule
 
 
 def double_gradients(model: nn.Module, engine: AmpEngine, optimizer: Optimizer, how: str) -> None:
@@ -96,3 +97,42 @@ def test_a_replaced_gradient_is_checked_too(optimizer_class: Any) -> None:
         before,
     )
     assert engine.skipped_steps == 1
+
+
+@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
+@pytest.mark.parametrize("level", ["O2-fp16", "O2-bf16", "O3-bf16"])
+@pytest.mark.parametrize("how", ["model in place", "model replaced", "master replaced"])
+def test_what_a_hook_wrote_is_clipped(optimizer_class: Any, level: str, how: str) -> None:
+    """The gradient clipping of a Trainer runs after the hooks that may replace gradients."""
+    results = []
+    for factor in (1.0, 2.0):
+        model = Mlp()
+        engine, optimizer = start(model, partial(optimizer_class, lr=0.1), level, loss_scale=8.0)
+        set_gradients(model, 4.0 * factor)
+
+        def hooks(*arguments: Any, is_write: bool = factor == 1.0) -> None:
+            if is_write:
+                double_gradients(*arguments)
+            engine.step_of(optimizer).clip(ClipRule(clip_value=0.625))  # noqa: B023
+
+        engine.step(optimizer, partial(hooks, model, engine, optimizer, how))
+        results.append(snapshot(engine, model, optimizer))
+        assert model.first.weight.grad is not None
+        assert set(model.first.weight.grad.view(-1).tolist()) == {0.625}
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
+def test_a_half_tensor_may_replace_a_gradient(optimizer_class: Any) -> None:
+    model = nn.Linear(5, 3)
+    engine, optimizer = start(model, partial(optimizer_class, lr=0.1))
+    set_gradients(model, 4.0)
+
+    def replace() -> None:
+        model.weight.grad = torch.full_like(model.weight, 0.5)
+        engine.step_of(optimizer).clip(ClipRule(clip_value=0.25))
+
+    engine.step(optimizer, replace)
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype == torch.float32
+    assert set(model.weight.grad.view(-1).tolist()) == {0.25}
