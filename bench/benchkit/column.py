@@ -35,6 +35,11 @@ class Column:
         return self.precision + (_FUSED_SUFFIX if self.is_fused else "")
 
     @property
+    def eps(self) -> float:
+        """AdamW's eps: its default, but where the optimizer steps in fp16, which has no 1e-8."""
+        return 1e-4 if self.precision == "O3" else 1e-8
+
+    @property
     def bypasses_clip_check(self) -> bool:
         """Whether no user can run this column: Lightning refuses fused AdamW with clipping."""
         return self.is_fused and self.precision.endswith("-mixed")

@@ -56,7 +56,10 @@ class BenchModule(L.LightningModule):
     @override
     def configure_optimizers(self) -> AdamW:
         optimizer = AdamW(
-            self.parameters(), lr=_LEARNING_RATE, fused=True if self.column.is_fused else None
+            self.parameters(),
+            lr=_LEARNING_RATE,
+            eps=self.column.eps,
+            fused=True if self.column.is_fused else None,
         )
         if self.column.bypasses_clip_check:
             # Lightning refuses to clip for an optimizer that unscales by itself, even where

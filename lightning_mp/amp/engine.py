@@ -124,8 +124,8 @@ class AmpEngine:
         """
         self.masters.follow_devices()
         if optimizers and not self.properties.master_weights:
-            self.masters.drop()
             self._warn_of_vanishing_eps(optimizers)
+            self.masters.drop()
         for optimizer in optimizers:
             if optimizer in self._steps:
                 continue
