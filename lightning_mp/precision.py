@@ -218,7 +218,7 @@ class AmpPrecision(Precision):
         return self.engine.forward_context()
 
     @override
-    def pre_backward(self, tensor: Tensor, module: LightningModule) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def pre_backward(self, tensor: Tensor, module: LightningModule) -> Tensor:
         model = self._model
         is_synchronising = (
             isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync
@@ -334,8 +334,8 @@ class AmpPrecision(Precision):
         agreed = module.trainer.strategy.broadcast(own)
         if agreed != own:
             raise RuntimeError(
-                f"rank {module.trainer.global_rank} resolved {own}, rank 0 {agreed}; all ranks must "
-                "train at the same precision. Give every rank the same arguments."
+                f"rank {module.trainer.global_rank} resolved {own}, rank 0 {agreed}; all ranks "
+                "must train at the same precision. Give every rank the same arguments."
             )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
 

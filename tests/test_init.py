@@ -30,7 +30,7 @@ def test_public_names_are_there():
 
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = lightning_mp.nonsense  # pyright: ignore[reportAttributeAccessIssue]
+        _ = lightning_mp.nonsense
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_table_is_complete_and_read_only():
     assert dict(OPT_LEVELS) == TABLE
     assert isinstance(OPT_LEVELS, MappingProxyType)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        OPT_LEVELS["O2"].master_weights = False  # pyright: ignore[reportAttributeAccessIssue]
+        OPT_LEVELS["O2"].master_weights = False
 
 
 @pytest.mark.parametrize("level", TABLE)

@@ -78,7 +78,7 @@ class SmallGAN(L.LightningModule):
         self.bad_discriminator_batches: tuple[int, ...] = ()
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        generator_optimizer, discriminator_optimizer = self.optimizers()  # pyright: ignore
+        generator_optimizer, discriminator_optimizer = self.optimizers()
         noise = torch.randn(len(batch[0]), 5, generator=torch.Generator().manual_seed(batch_idx))
         self.toggle_optimizer(generator_optimizer)
         self._update(generator_optimizer, self._loss(self.generator(noise), real=1.0))
