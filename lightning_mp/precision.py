@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure
+from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure, needs_closure
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.gradient_clip import ClipRule
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -320,7 +320,8 @@ class AmpPrecision(Precision):
                 f"configure_optimizers returned {name}; an opt level steps subclasses of "
                 "torch.optim.Optimizer only. Use precision='32-true' with this object."
             )
-        if self.engine.properties.is_dynamic and isinstance(optimizer, torch.optim.LBFGS):
+        is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
+        if self.engine.properties.is_dynamic and (is_lbfgs or needs_closure(optimizer)):
             raise ValueError(
                 f"{name} evaluates its closure several times in a step, which loss_scale = "
                 "'dynamic' cannot follow. Give a fixed scale, for example "

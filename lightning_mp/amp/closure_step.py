@@ -5,6 +5,7 @@ optimizer has just moved the masters to. The loss scale must not move in between
 a static scale only.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.optimizer_step import OptimizerStep
 from lightning_mp.kernels.reference import finite_flags
 
-__all__ = ["ClosureStep", "evaluates_closure"]
+__all__ = ["ClosureStep", "evaluates_closure", "needs_closure"]
 
 
 class _NonFiniteEvaluation(Exception):
@@ -36,6 +37,19 @@ def evaluates_closure(optimizer: Optimizer) -> bool:
     """
     cls = type(optimizer)
     return cls is LBFGS or not cls.__module__.startswith("torch.optim.")
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer cannot step without a closure.
+
+    Args:
+        optimizer: Any torch optimizer.
+
+    Returns:
+        True if the closure is a required argument of its ``step``.
+    """
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 class ClosureStep:
@@ -66,11 +80,14 @@ class ClosureStep:
         step, results, checks = self._step, [], []
         parameters = step.swap.parameters
         self._masters.adopt(parameters)
-        before = [self._masters.of(item).detach().clone() for item in parameters]
+        before = None if step.evaluates_at_start else self._snapshot()
+        is_at_start = False
         # Some (SAM) first move along the gradients of a backward before the step.
         entry = step.unscale()
 
         def evaluate() -> Any:
+            nonlocal is_at_start
+            is_at_start = not checks and (before is None or self._is_unmoved(before))
             with step.swap.masters_out():
                 self._masters.push(parameters)
                 results.append(closure())
@@ -91,6 +108,8 @@ class ClosureStep:
             check = self._undo_if_not_finite(checks or [entry], before)
         finally:
             self._masters.push(parameters)
+        # One evaluation, before anything is moved: nothing will have to be undone next time.
+        step.evaluates_at_start = is_at_start
         step.finish(check)
         return result
 
@@ -101,7 +120,7 @@ class ClosureStep:
         return any(group.get("line_search_fn") is not None for group in groups)
 
     def _undo_if_not_finite(
-        self, checks: list[GradientCheck], before: list[Tensor]
+        self, checks: list[GradientCheck], before: list[Tensor] | None
     ) -> GradientCheck:
         bad = next((check for check in checks if check.flag.read()), None)
         targets = [self._masters.of(item).detach() for item in self._step.swap.parameters]
@@ -110,8 +129,17 @@ class ClosureStep:
         self._undo(before, is_started=True)
         return bad
 
+    def _snapshot(self) -> list[Tensor]:
+        return [self._masters.of(item).detach().clone() for item in self._step.swap.parameters]
+
+    def _is_unmoved(self, before: list[Tensor]) -> bool:
+        masters = (self._masters.of(item) for item in self._step.swap.parameters)
+        return all(torch.equal(one, other) for one, other in zip(masters, before, strict=True))
+
     @torch.no_grad()
-    def _undo(self, before: list[Tensor], *, is_started: bool) -> None:
+    def _undo(self, before: list[Tensor] | None, *, is_started: bool) -> None:
+        if before is None:
+            return
         for parameter, value in zip(self._step.swap.parameters, before, strict=True):
             self._masters.of(parameter).copy_(value)
         if is_started and isinstance(self._step.optimizer, LBFGS):

@@ -52,6 +52,8 @@ class OptimizerStep:
         self.ledger = SkipLedger()
         self.path = "none yet"
         self.last_check: GradientCheck | None = None
+        # Of an optimizer that gets its closure: whether it evaluates it once, at the start.
+        self.evaluates_at_start = False
         self._masters = masters
         self._scaler = scaler
         self._names = names
@@ -197,11 +199,13 @@ class OptimizerStep:
     def _run_before_update(self, before_update: Callable[[], None], *, may_record: bool) -> None:
         self._may_record = may_record
         try:
-            if self._shared is None:
-                before_update()
-                return
-            with self.swap.masters_in():
-                before_update()
+            # Hooks are the user's code and may build graphs of their own.
+            with torch.enable_grad():
+                if self._shared is None:
+                    before_update()
+                    return
+                with self.swap.masters_in():
+                    before_update()
         finally:
             self._may_record = False
         self.collect()

@@ -12,7 +12,7 @@ from support.engine import Mlp, assert_same, make_batches, snapshot, start
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, AdamW, Optimizer
 
-from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure
+from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure, needs_closure
 from lightning_mp.amp.gradient_clip import ClipRule
 
 MakeClosure = Callable[[], Callable[[], Tensor]]
@@ -239,3 +239,65 @@ def test_who_evaluates_closures(optimizer_class: Any, expected: bool) -> None:
     kwargs = {"base": partial(SGD, lr=0.1)} if optimizer_class is SharpnessAware else {}
     optimizer = optimizer_class(Mlp().parameters(), **kwargs)
     assert evaluates_closure(optimizer) is expected
+
+
+class Lion(Optimizer):
+    """An ordinary third-party optimizer: one evaluation, at the start."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for item in group["params"]:
+                item.add_(item.grad.sign(), alpha=-group["lr"])
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "expected"),
+    [(partial(Lion, lr=0.01), True), (LBFGS_KINDS[0], False), (SAMS[0], False), (Deaf, False)],
+)
+def test_weights_are_copied_only_for_those_that_move_them_midway(
+    make_optimizer: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, engine, optimizer, closure, _, _ = make_problem(make_optimizer)
+    copies = []
+    snapshot_method = ClosureStep._snapshot
+    monkeypatch.setattr(
+        ClosureStep, "_snapshot", lambda self: copies.append(1) or snapshot_method(self)
+    )
+    for _ in range(3):
+        run(engine, optimizer, closure)
+    assert engine.step_of(optimizer).evaluates_at_start is expected
+    assert len(copies) == (1 if expected else 3)
+
+
+def test_an_overflow_of_one_evaluation_is_skipped_without_a_copy() -> None:
+    model, engine, optimizer, closure, evaluations, bad = make_problem(partial(Lion, lr=0.01))
+    for _ in range(2):
+        run(engine, optimizer, closure)
+    before = snapshot(engine, model, optimizer)
+    bad.add(len(evaluations))
+    run(engine, optimizer, closure)
+    assert_same(snapshot(engine, model, optimizer), before)
+    assert engine.skipped_steps == 1
+
+
+class Demanding(SGD):
+    """Cannot step without a closure."""
+
+    def step(self, closure: Any) -> Any:
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "expected"),
+    [(SGD, False), (AdamW, False), (Demanding, True), (LBFGS, True)],
+)
+def test_who_needs_a_closure(optimizer_class: Any, expected: bool) -> None:
+    optimizer = optimizer_class([nn.Parameter(torch.ones(3))], lr=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    assert needs_closure(optimizer) is expected

@@ -44,6 +44,16 @@ def test_hooks_may_write_gradients(optimizer_class: Any, level: str, how: str) -
 
 
 @pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
+def test_hooks_may_build_graphs(optimizer_class: Any) -> None:
+    model = Mlp()
+    engine, optimizer = start(model, partial(optimizer_class, lr=0.1))
+    set_gradients(model)
+    seen = []
+    engine.step(optimizer, lambda: seen.append(torch.is_grad_enabled()))
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("optimizer_class", [AdamW, SGD])
 @pytest.mark.parametrize("side", ["model", "master"])
 def test_a_hook_may_drop_a_gradient(optimizer_class: Any, side: str) -> None:
     model = Mlp()
