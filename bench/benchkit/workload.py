@@ -19,9 +19,10 @@ __all__ = ["WORKLOADS", "Workload", "make_workload"]
 WORKLOADS = ("resnet18", "transformer", "mlp")
 
 _NUM_CLASSES = 10
-# Distance of a class from the origin, against noise of standard deviation 1 per feature; small
-# enough that no column is perfect after some dozen steps.
-_CLASS_STRENGTH = 2.5
+# Distance of a class from the origin, against noise of standard deviation 1 per feature: such that
+# 60 steps get far from chance and far from perfect.
+_IMAGE_STRENGTH = 12.0
+_VECTOR_STRENGTH = 6.0
 _SUCCESSOR_PROBABILITY = 0.5
 _ZIPF_EXPONENT = 1.0
 
@@ -75,7 +76,9 @@ def _resnet18(is_smoke: bool) -> Workload:
     return Workload(
         f"ResNet-18 (3x3 stem, width {width}), {side}x{side} images, batch {batch_size}",
         partial(ResNet18, num_classes=_NUM_CLASSES, width=width),
-        partial(_class_batch, batch_size=batch_size, shape=(3, side, side)),
+        partial(
+            _class_batch, batch_size=batch_size, shape=(3, side, side), strength=_IMAGE_STRENGTH
+        ),
     )
 
 
@@ -96,14 +99,16 @@ def _mlp(is_smoke: bool) -> Workload:
     return Workload(
         f"MLP {'-'.join(map(str, widths))}, batch 8",
         partial(make_mlp, widths),
-        partial(_class_batch, batch_size=8, shape=widths[:1]),
+        partial(_class_batch, batch_size=8, shape=widths[:1], strength=_VECTOR_STRENGTH),
     )
 
 
-def _class_batch(index: int, *, batch_size: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _class_batch(
+    index: int, *, batch_size: int, shape: tuple[int, ...], strength: float
+) -> tuple[Tensor, Tensor]:
     """Draw noise around one centre per class."""
     centres = torch.randn(_NUM_CLASSES, *shape, generator=torch.Generator().manual_seed(0))
-    centres *= _CLASS_STRENGTH / centres[0].numel() ** 0.5
+    centres *= strength / centres[0].numel() ** 0.5
     generator = torch.Generator().manual_seed(index + 1)
     labels = torch.randint(0, _NUM_CLASSES, (batch_size,), generator=generator)
     return centres[labels] + torch.randn(batch_size, *shape, generator=generator), labels
