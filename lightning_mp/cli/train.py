@@ -2,9 +2,12 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from typing_extensions import override
 
+from lightning_mp.cli.hints import with_allowed_arguments
 from lightning_mp.trainer import Trainer
 
 __all__ = ["run_trainer"]
@@ -37,8 +40,21 @@ def run_trainer(args: Sequence[str] | None = None) -> LightningCLI:
         return _run(args)
 
 
+class _SuiteCLI(LightningCLI):
+    @override
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        parser = super().init_parser(**kwargs)
+        exit_with = parser.error
+
+        def error(message: str, *args: Any, **kwargs: Any) -> NoReturn:
+            exit_with(with_allowed_arguments(message), *args, **kwargs)
+
+        parser.error = error
+        return parser
+
+
 def _run(args: Sequence[str] | None) -> LightningCLI:
-    return LightningCLI(
+    return _SuiteCLI(
         trainer_class=Trainer,
         # The seed that Lightning takes anyway when none is given, without its warning.
         seed_everything_default=0,

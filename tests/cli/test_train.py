@@ -91,7 +91,7 @@ def test_plugin_by_class_path(capsys, config, monkeypatch, class_path, loss_scal
         (["--trainer.precison=O2"], ["trainer.precison"]),
         (
             ["--trainer.plugins=AmpPrecision", "--trainer.plugins.init_args.opt_levl=O2"],
-            ["opt_levl"],
+            ["opt_levl", "did you mean 'opt_level'?"],
         ),
         (
             ["--trainer.plugins=AmpPrecision", "--trainer.plugins.init_args.opt_level=O7"],
