@@ -27,6 +27,7 @@ def clip_optimizer_gradients(optimizer: Optimizer, rule: ClipRule) -> Tensor | N
         The total norm before clipping as a float32 scalar, or ``None`` when clipping by value.
 
     Example:
+        >>> import torch
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> weight.grad = torch.tensor([3.0, 4.0])
         >>> clip_optimizer_gradients(torch.optim.SGD([weight], lr=0.1), ClipRule(max_norm=1.0))

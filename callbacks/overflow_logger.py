@@ -27,9 +27,12 @@ def format_overflow(record: OverflowRecord, max_names: int = 5) -> str:
 
     Example:
         >>> record = OverflowRecord(3, 0, 65536.0, 32768.0, ("head.weight", "head.bias"), 1)
-        >>> format_overflow(record, max_names=1)
-        'step 3, optimizer 0: overflow, skipped; loss scale 65536 -> 32768; non-finite in
-        head.weight and 1 more; 1 skipped so far'
+        >>> for part in format_overflow(record, max_names=1).split("; "):
+        ...     print(part)
+        step 3, optimizer 0: overflow, skipped
+        loss scale 65536 -> 32768
+        non-finite in head.weight and 1 more
+        1 skipped so far
     """
     names = list(record.parameter_names[:max_names])
     num_more = len(record.parameter_names) - len(names)
