@@ -143,6 +143,26 @@ def test_outside_writes_are_adopted_per_element(level: str, how: str, value: flo
     torch.testing.assert_close(model.weight.detach(), expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 103])
+@pytest.mark.parametrize("index", [0, -1])
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_a_single_written_element_is_found(size: int, index: int, offset: int) -> None:
+    """Halves are compared four at a time where size and address allow."""
+    model = nn.Module()
+    model.register_parameter("weight", nn.Parameter(torch.linspace(0.1, 0.9, size)))
+    engine = make_engine("O2-bf16")
+    engine.convert(model)
+    weight, master = model.weight, engine.masters.of(model.weight)
+    storage = torch.zeros(size + offset, dtype=weight.dtype)
+    storage[offset:] = weight.detach()
+    weight.data = storage[offset:]
+    expected = master.detach().clone()
+    expected[index] = -2.0
+    weight.data[index] = -2.0
+    engine.masters.adopt([weight])
+    assert torch.equal(master, expected)
+
+
 @pytest.mark.parametrize("optimizer_class", [SGD, AdamW])
 @pytest.mark.parametrize("is_looked", [True, False])
 def test_a_step_adopts_first(optimizer_class: Any, is_looked: bool) -> None:
