@@ -66,7 +66,7 @@ def apply_fused_adam(
         settings = _settings(group, is_adamw=isinstance(optimizer, AdamW))
         for chunk in _chunks([item for item in group["params"] if item.grad is not None]):
             targets = [masters.of(parameter).detach() for parameter in chunk]
-            states = [_state(optimizer, masters.of(parameter)) for parameter in chunk]
+            states = [_state(optimizer, parameter, masters.of(parameter)) for parameter in chunk]
             gradients = _float32_gradients(chunk, targets, is_ready=factor is None)
             if factor is not None:
                 scale_gradients_(gradients, factor)
@@ -129,8 +129,8 @@ def _chunks(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield chunk
 
 
-def _state(optimizer: Optimizer, target: Tensor) -> dict[str, Tensor]:
-    state = optimizer.state[target]
+def _state(optimizer: Optimizer, parameter: Tensor, target: Tensor) -> dict[str, Tensor]:
+    state = optimizer.state[parameter]
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=target.device)
         state["exp_avg"] = torch.zeros_like(target, requires_grad=False)

@@ -2,11 +2,11 @@
 
 Between steps ``param_groups`` hold the model's own parameters, so zero_grad, toggling, freezing and
 everything else that walks an optimizer finds what it looks for. While gradients are clipped, while
-the optimizer steps and while it is saved or loaded, the FP32 masters are in; the optimizer's state
-is keyed by them all the time.
+the optimizer steps and while it is saved or loaded, the FP32 masters are in. The optimizer's state
+goes with them: it is keyed by whatever stands in the groups, where readers look for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,6 @@ class MasterSwap:
         self._depth = 0
         self._is_loading = False
         self._handles: list[RemovableHandle] = []
-        self._key_state_by_masters()
         self._handles = [
             optimizer.register_state_dict_pre_hook(self._before_saving),
             optimizer.register_state_dict_post_hook(self._after_saving),
@@ -77,18 +76,16 @@ class MasterSwap:
             handle.remove()
         self._handles.clear()
         state = self._optimizer.state
-        for key in list(state):
+        for key, entry in state.items():
             if isinstance(key, Tensor):
-                owner = self._masters.owner_of(key)
-                entry = state.pop(key)
                 # Half state (O3) goes with the half weights that it belongs to.
-                state[owner] = {name: _raised(value, owner) for name, value in entry.items()}
+                state[key] = {name: _raised(value, key) for name, value in entry.items()}
 
     def _enter(self) -> None:
         self._end_load()
         self._depth += 1
         if self._depth == 1:
-            self._key_state_by_masters()
+            self._raise_half_state()
             self._replace(self._masters.of)
 
     def _leave(self) -> None:
@@ -96,19 +93,23 @@ class MasterSwap:
         if self._depth == 0:
             self._replace(self._masters.owner_of)
 
-    def _replace(self, function: Any) -> None:
+    def _replace(self, function: Callable[[Tensor], Tensor]) -> None:
+        state = self._optimizer.state
         for group in self._optimizer.param_groups:
+            for item in group["params"]:
+                other = function(item)
+                if other is not item and item in state:
+                    state[other] = state.pop(item)
             # In place: optimizers such as LBFGS keep a reference to this very list.
             group["params"][:] = [function(item) for item in group["params"]]
 
-    def _key_state_by_masters(self) -> None:
+    def _raise_half_state(self) -> None:
         # Some optimizers (Adagrad) make their state, in half, as soon as they get a parameter.
         state = self._optimizer.state
         for parameter in self.parameters:
-            master = self._masters.of(parameter)
-            if master is not parameter and parameter in state:
-                entry = state.pop(parameter)
-                state[master] = {key: _raised(value, parameter) for key, value in entry.items()}
+            if self._masters.of(parameter) is not parameter and parameter in state:
+                entry = state[parameter]
+                state[parameter] = {key: _raised(item, parameter) for key, item in entry.items()}
 
     def _before_saving(self, optimizer: Optimizer) -> None:
         self._enter()

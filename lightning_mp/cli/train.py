@@ -40,16 +40,18 @@ def run_trainer(args: Sequence[str] | None = None) -> LightningCLI:
         return _run(args)
 
 
+class _SuiteParser(LightningArgumentParser):
+    @override
+    def error(self, message: str, *args: Any, **kwargs: Any) -> NoReturn:
+        super().error(with_allowed_arguments(message), *args, **kwargs)
+
+
 class _SuiteCLI(LightningCLI):
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         parser = super().init_parser(**kwargs)
-        exit_with = parser.error
-
-        def error(message: str, *args: Any, **kwargs: Any) -> NoReturn:
-            exit_with(with_allowed_arguments(message), *args, **kwargs)
-
-        parser.error = error
+        # Not a local function: ddp_spawn pickles the parser along with the saved config.
+        parser.__class__ = _SuiteParser
         return parser
 
 

@@ -112,7 +112,7 @@ def test_parameters_without_gradient_get_no_state() -> None:
     model, engine, optimizer = make()
     model.last.bias.grad = torch.ones_like(model.last.bias)
     apply_fused_adam(optimizer, engine.masters, found_inf=torch.zeros(()))
-    assert list(optimizer.state) == [engine.masters.of(model.last.bias)]
+    assert list(optimizer.state) == [model.last.bias]
 
 
 def subclass_of_adamw() -> Any:

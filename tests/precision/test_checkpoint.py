@@ -35,7 +35,7 @@ def optimizer_values(trainer):
     return [
         {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         for optimizer in trainer.optimizers
-        for state in optimizer.state_dict()["state"].values()
+        for _, state in sorted(optimizer.state_dict()["state"].items())
     ]
 
 

@@ -134,7 +134,7 @@ def snapshot(engine: AmpEngine, model: nn.Module, optimizer: Optimizer) -> dict[
     for name, parameter in model.named_parameters():
         master = engine.masters.of(parameter)
         found[f"{name}.half"], found[f"{name}.master"] = parameter.detach(), master.detach()
-        for key, value in optimizer.state.get(master, {}).items():
+        for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor | int | float):
                 found[f"{name}.{key}"] = torch.as_tensor(value)
     return copy.deepcopy(found)
