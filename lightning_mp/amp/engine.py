@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_mp.amp.forward_mode import HalfForwardMode
+from lightning_mp.amp.gradient_check import dense_values
+from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.model_cast import check_castable
@@ -24,6 +26,7 @@ from lightning_mp.amp.opt_levels import OptLevelProperties
 from lightning_mp.amp.optimizer_step import OptimizerStep
 from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
+from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
 __all__ = ["AmpEngine"]
 
@@ -63,6 +66,7 @@ class AmpEngine:
         self._hooks: ModuleHooks | None = None
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
+        self._unscaled = UnscaledGradients()
         self._guards: list[SchedulerGuard] = []
         self._found_inf = torch.zeros(())
 
@@ -129,8 +133,9 @@ class AmpEngine:
         for optimizer in optimizers:
             if optimizer in self._steps:
                 continue
-            step = OptimizerStep(optimizer, self.masters, self.scaler, self._names)
-            self._steps[optimizer] = step
+            self._steps[optimizer] = OptimizerStep(
+                optimizer, self.masters, self.scaler, self._names, self._unscaled
+            )
 
     def guard_scheduler(self, scheduler: Any, optimizer: Optimizer) -> None:
         """Hold a learning-rate scheduler while its optimizer skips.
@@ -189,8 +194,7 @@ class AmpEngine:
         # In FP32 before they are rescaled: half gradients could overflow or lose bits by it.
         if ratio is not None or not is_synchronising:
             self._cast_gradients(torch.float32)
-        for step in self._steps.values():
-            step.before_backward(ratio)
+        self._rescale_gradients(ratio)
         if is_synchronising:
             self._cast_gradients(self.properties.half_dtype)
         return loss if self.scaler.is_identity else self.scaler.scale_loss(loss)
@@ -281,11 +285,14 @@ class AmpEngine:
                 parameter.grad = None
         self._guards, self._hooks, self._masters = [], None, None
         self._steps, self._names = {}, {}
+        self._unscaled.clear()
 
     def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
         smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
         for optimizer in optimizers if self.properties.half_dtype == torch.float16 else []:
-            eps = min(group.get("eps", 1.0) for group in optimizer.param_groups)
+            given = [group.get("eps") for group in optimizer.param_groups]
+            # Adafactor has a pair of another meaning.
+            eps = min((item for item in given if isinstance(item, float)), default=1.0)
             if eps < smallest:
                 warnings.warn(
                     f"{type(optimizer).__name__}(eps={eps}) at {self.properties.opt_level} steps "
@@ -293,6 +300,25 @@ class AmpEngine:
                     "more, bfloat16, or O2, whose optimizer works in float32.",
                     stacklevel=2,
                 )
+
+    @torch.no_grad()
+    def _rescale_gradients(self, ratio: Tensor | None) -> None:
+        """Bring gradients left from earlier backwards to the scale of the next one."""
+        parameters = dict.fromkeys(
+            item for step in self._steps.values() for item in step.swap.parameters
+        )
+        scaled, unscaled = [], []
+        for parameter in parameters:
+            if parameter.grad is not None:
+                group = unscaled if self._unscaled.has(parameter) else scaled
+                group.append(dense_values(parameter))
+        for step in self._steps.values():
+            step.forget()
+        self._unscaled.clear()
+        if unscaled and not self.scaler.is_identity:
+            scale_gradients_(unscaled, self.scaler.scale)
+        if scaled and ratio is not None:
+            scale_gradients_(scaled, ratio)
 
     def _cast_gradients(self, dtype: torch.dtype | None) -> None:
         for parameter in self.masters.half_parameters:

@@ -135,7 +135,8 @@ class MasterWeights:
             value = self.of(parameter)
             parameter.grad = None
             parameter.data = value.detach().to(torch.float32)
-            parameter.grad_dtype = torch.float32
+            # grad_dtype stays None: torch cannot forget it, and a fixed dtype would follow the
+            # parameter into a later .half().
         restored: dict[Tensor, Tensor] = {}
         for owner in self._owners:
             for name in list(self._names_of(owner)):

@@ -10,7 +10,6 @@ Three paths, chosen at every step:
 A step whose gradients are not all finite changes nothing, whatever the loss scale.
 """
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_swap import MasterSwap
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.skip_ledger import SkipLedger
+from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 from lightning_mp.kernels.reference import clip_coefficient, copy_to_float32, total_norm
 
 __all__ = ["OptimizerStep"]
@@ -38,6 +38,7 @@ class OptimizerStep:
         masters: Masters of the model.
         scaler: Scaler of the loss that the gradients come from.
         names: Qualified name of each model parameter.
+        unscaled: Which gradients are unscaled, shared by all optimizers of the model.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class OptimizerStep:
         masters: MasterWeights,
         scaler: LossScaler,
         names: Mapping[Tensor, str],
+        unscaled: UnscaledGradients,
     ) -> None:
         self.optimizer = optimizer
         self.swap = MasterSwap(optimizer, masters)
@@ -57,11 +59,10 @@ class OptimizerStep:
         self._masters = masters
         self._scaler = scaler
         self._names = names
+        self._unscaled = unscaled
         self._check: GradientCheck | None = None
         # Gradients of the step in preparation, unscaled; each is its master's gradient too.
         self._shared: dict[Tensor, Tensor] | None = None
-        # Gradients left unscaled by the last step. Weak, as they should go when they are zeroed.
-        self._left_unscaled: dict[Tensor, weakref.ref[Tensor]] = {}
         self._recorded: ClipRule | None = None
         self._may_record = False
 
@@ -81,7 +82,7 @@ class OptimizerStep:
         self._check = self._check or GradientCheck(parameters, self._names)
         if self._shared is not None:
             return self._check
-        scaled = [parameter for parameter in parameters if not self._is_left_unscaled(parameter)]
+        scaled = [parameter for parameter in parameters if not self._unscaled.has(parameter)]
         self._raise_gradients(parameters)
         if scaled and not self._scaler.is_identity:
             scale_gradients_([dense_values(item) for item in scaled], self._scaler.inv_scale)
@@ -90,6 +91,7 @@ class OptimizerStep:
             assert parameter.grad is not None
             self._shared[parameter] = parameter.grad
             self._masters.of(parameter).grad = parameter.grad
+            self._unscaled.add(parameter)
         if self._recorded is not None:
             rule, self._recorded = self._recorded, None
             clip_gradients_([dense_values(item) for item in parameters], rule)
@@ -101,7 +103,7 @@ class OptimizerStep:
         Returns:
             What pass 1 found in them.
         """
-        self._forget_unscaled()
+        self.forget()
         return self.unscale()
 
     @torch.no_grad()
@@ -129,7 +131,7 @@ class OptimizerStep:
             **kwargs: Passed on to ``optimizer.step``.
         """
         is_fused = self.can_fuse and not kwargs
-        has_unscaled = any(map(self._is_left_unscaled, self._left_unscaled))
+        has_unscaled = any(map(self._unscaled.has, self.swap.parameters))
         if is_looked or has_unscaled or (not is_fused and self._must_unscale):
             self.unscale()
         self.path = "plain" if not is_fused else "fast" if self._shared is None else "looked"
@@ -144,26 +146,9 @@ class OptimizerStep:
         self._masters.push(parameters)
         self.finish(check)
 
-    @torch.no_grad()
-    def before_backward(self, ratio: Tensor | None) -> None:
-        """Bring gradients left from earlier backwards to the scale of the next one.
-
-        Args:
-            ratio: New over old loss scale, or ``None`` if it did not move.
-        """
-        scaled, unscaled = [], []
-        for parameter in self._with_gradient():
-            is_unscaled = self._shared is not None or self._is_left_unscaled(parameter)
-            (unscaled if is_unscaled else scaled).append(dense_values(parameter))
-        self._forget_unscaled()
-        if unscaled and not self._scaler.is_identity:
-            scale_gradients_(unscaled, self._scaler.scale)
-        if scaled and ratio is not None:
-            scale_gradients_(scaled, ratio)
-
     def detach(self) -> None:
         """Give the optimizer back as an ordinary one over the model's parameters."""
-        self._forget_unscaled()
+        self.forget()
         for parameter in self.swap.parameters:
             # Perhaps still scaled, and of no use to whoever gets the model.
             parameter.grad = None
@@ -172,10 +157,6 @@ class OptimizerStep:
     @property
     def _must_unscale(self) -> bool:
         return self._masters.has_masters or not self._scaler.is_identity
-
-    def _is_left_unscaled(self, parameter: Tensor) -> bool:
-        left = self._left_unscaled.get(parameter)
-        return left is not None and parameter.grad is not None and left() is parameter.grad
 
     def _with_gradient(self) -> list[Tensor]:
         return [item for item in self.swap.parameters if item.grad is not None]
@@ -230,6 +211,7 @@ class OptimizerStep:
             self._shared.pop(parameter, None)
             if gradient is not None:
                 self._shared[parameter] = gradient
+                self._unscaled.add(parameter)
 
     def _fused_update(self, check: GradientCheck) -> None:
         factor: Tensor | None = None
@@ -292,23 +274,17 @@ class OptimizerStep:
         Args:
             check: What pass 1 found.
         """
-        was_unscaled = self._shared is not None
-        self._forget_unscaled()
-        if was_unscaled:
-            left = [(item, item.grad) for item in self._with_gradient()]
-            self._left_unscaled = {
-                item: weakref.ref(grad) for item, grad in left if grad is not None
-            }
+        self.forget()
         self.last_check = check
         if check.has_gradients:
             self._scaler.record(check.found_inf)
             self.ledger.record(check.flag)
 
-    def _forget_unscaled(self) -> None:
+    def forget(self) -> None:
+        """Forget the step in preparation; gradients stay where and as they are."""
         # Not those in _shared only: a hook may have given a gradient to others.
         for parameter in self.swap.parameters if self._shared is not None else ():
             master = self._masters.of(parameter)
             if master is not parameter:
                 master.grad = None
         self._shared = self._check = self._recorded = None
-        self._left_unscaled = {}

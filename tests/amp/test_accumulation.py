@@ -342,3 +342,28 @@ def test_own_optimizers_see_masters_and_fp32_gradients() -> None:
     engine.step(optimizer)
     assert set(optimizer.dtypes) == {torch.float32}
     assert all(not item.requires_grad or item.is_leaf for item in model.parameters())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+@pytest.mark.parametrize("make_optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("is_looked", [False, True])
+def test_a_parameter_of_two_optimizers_is_unscaled_once(
+    scale: float, make_optimizer: Any, is_looked: bool
+) -> None:
+    model, plain = Mlp(), Mlp()
+    engine, first = start(model, make_optimizer, "O2-bf16", loss_scale=scale)
+    second = make_optimizer(model.first.parameters())
+    engine.attach([second])
+    plain_first = make_optimizer(plain.parameters())
+    plain_second = make_optimizer(plain.first.parameters())
+    for _ in range(3):
+        set_gradients(model, 0.5 * scale)
+        set_gradients(plain, 0.5)
+        engine.step(first, is_looked=is_looked)
+        engine.step(second, is_looked=is_looked)
+        plain_first.step()
+        plain_second.step()
+        engine.scale_loss(torch.zeros((), requires_grad=True))
+    for name, parameter in plain.named_parameters():
+        master = engine.masters.of(model.get_parameter(name))
+        torch.testing.assert_close(master, parameter, **tolerances.SAME_MATHS)

@@ -192,3 +192,9 @@ def test_two_engines_do_not_meet() -> None:
 def test_an_eps_that_vanishes_in_half_is_told() -> None:
     with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
         start(Mlp(), AdamW, "O3-fp16")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make_optimizer", [torch.optim.Adafactor, partial(AdamW, eps=1e-4)])
+def test_an_eps_of_another_kind_is_left_alone(make_optimizer: Any) -> None:
+    start(Mlp(), make_optimizer, "O3-fp16")

@@ -75,6 +75,18 @@ def test_restore_is_exact(level: str, make_model: Any, num_cycles: int) -> None:
     assert not engine.is_converted
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_restored_model_may_be_cast_by_others(dtype: torch.dtype) -> None:
+    model = Mlp()
+    engine, optimizer = start(model, SGD)
+    set_gradients(model)
+    engine.step(optimizer)
+    engine.restore()
+    model.to(dtype)
+    model(torch.ones(3, 13, dtype=dtype)).sum().backward()
+    assert {item.grad.dtype for item in model.parameters()} == {dtype}
+
+
 def test_converting_twice_starts_from_the_masters() -> None:
     model = Mlp()
     before = fp32_copy(model)
