@@ -20,7 +20,7 @@ from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure, needs_
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.gradient_clip import ClipRule
 from lightning_mp.amp.loss_scaler import LossScaler
-from lightning_mp.amp.opt_levels import resolve_opt_level
+from lightning_mp.amp.opt_levels import parse_precision, resolve_opt_level
 from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
@@ -48,9 +48,9 @@ class AmpPrecision(Precision):
         keep_norms_fp32: Whether all norm layers stay FP32; ``None`` for the level's own choice.
         master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice.
         loss_scale: ``"dynamic"``, a fixed scale above 0, or ``None`` for the level's own.
-        cast_inputs: Whether floating tensors of a batch become half before they reach the device.
-            Targets of a regression are rounded by it; with ``False`` they are not, and what enters
-            a half layer is cast there.
+        cast_inputs: Whether all floating tensors of a batch become half before they reach the
+            device, as under ``"bf16-true"``. By default a batch stays as it is, targets and all,
+            and what enters ``self(...)`` or a half layer is cast there, as Apex did.
         init_scale: First scale of the dynamic mode.
         growth_factor: Factor the scale grows by, above 1.
         backoff_factor: Factor the scale shrinks by after an overflow, between 0 and 1.
@@ -81,7 +81,7 @@ class AmpPrecision(Precision):
         keep_norms_fp32: bool | None = None,
         master_weights: bool | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
-        cast_inputs: bool = True,
+        cast_inputs: bool = False,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
@@ -96,6 +96,7 @@ class AmpPrecision(Precision):
                 f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "
                 "Choose 'bf16' for range, 'fp16' for precision with loss scaling."
             )
+        parse_precision(opt_level)  # refuses O1, which the properties know already
         properties = resolve_opt_level(
             opt_level,
             half_dtype=_HALF_DTYPES[half_dtype],
@@ -104,11 +105,6 @@ class AmpPrecision(Precision):
             master_weights=master_weights,
             loss_scale=loss_scale,
         )
-        if properties.patch_torch_functions:
-            raise ValueError(
-                f"opt_level = {opt_level!r} is not available in this version; allowed are 'O0', "
-                "'O2' and 'O3'. Use precision='bf16-mixed' or '16-mixed' for what is closest to O1."
-            )
         scaler = LossScaler(
             properties.loss_scale,
             init_scale=init_scale,
@@ -339,6 +335,19 @@ class AmpPrecision(Precision):
                 "must train at the same precision. Give every rank the same arguments."
             )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
+        self._warn_of_rounded_averages(module)
+
+    def _warn_of_rounded_averages(self, module: LightningModule) -> None:
+        trainer: Any = module.trainer
+        for callback in trainer.callbacks:
+            # By name: Lightning has it from 2.6 on.
+            is_averaging = any(cls.__name__ == "WeightAveraging" for cls in type(callback).__mro__)
+            if is_averaging and self.engine.properties.half_dtype is not None:
+                rank_zero_warn(
+                    f"{type(callback).__name__} averages the half weights at {self.opt_level}, not "
+                    "their FP32 masters: small updates are rounded away in the average. Use "
+                    "precision='bf16-mixed' or '32-true' with it."
+                )
 
 
 def _bare(optimizer: Optimizer | LightningOptimizer) -> Optimizer:

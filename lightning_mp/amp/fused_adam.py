@@ -16,6 +16,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.step_guard import StepGuard
 from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update_adam_
 
 __all__ = ["apply_fused_adam", "can_fuse_adam"]
@@ -84,8 +85,9 @@ def _is_hooked(optimizer: Optimizer) -> bool:
     step = optimizer.__dict__.get("step")
     # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
     is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
+    pre_hooks = optimizer._optimizer_step_pre_hooks.values()
     return bool(
-        optimizer._optimizer_step_pre_hooks
+        any(not isinstance(hook, StepGuard) for hook in pre_hooks)
         or optimizer._optimizer_step_post_hooks
         or module._global_optimizer_pre_hooks
         or module._global_optimizer_post_hooks

@@ -50,6 +50,11 @@ class MasterSwap:
             owner_of(item) for group in self._optimizer.param_groups for item in group["params"]
         ]
 
+    @property
+    def is_in(self) -> bool:
+        """Whether the masters are in the groups now."""
+        return self._depth > 0
+
     @contextmanager
     def masters_in(self) -> Iterator[None]:
         """Hold the masters in the optimizer's parameter groups; may be nested."""

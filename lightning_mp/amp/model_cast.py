@@ -44,7 +44,7 @@ def kept_module_types(properties: OptLevelProperties) -> tuple[type[nn.Module], 
 
 
 def check_castable(module: nn.Module) -> None:
-    """Refuse a model that cannot be cast: wrapped for data parallelism, scripted, half or lazy.
+    """Refuse a model that cannot be cast: wrapped, scripted, half, double or lazy.
 
     Args:
         module: The model as the user built it.
@@ -71,6 +71,12 @@ def check_castable(module: nn.Module) -> None:
                 f"parameter {name!r} has no shape yet (a lazy module); FP32 master weights need "
                 "its values. Run one forward pass before training starts."
             )
+    dtypes = {item.dtype for item in module.parameters() if item.is_floating_point()}
+    if dtypes == {torch.float64}:
+        raise ValueError(
+            "all parameters have dtype torch.float64; an opt level casts torch.float32 models. "
+            "Remove the .double() call, or train with precision='64-true'."
+        )
     for name, parameter in module.named_parameters():
         if parameter.dtype in _HALF_DTYPES:
             raise ValueError(

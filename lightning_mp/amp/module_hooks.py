@@ -67,6 +67,8 @@ class ModuleHooks:
         for name, value in self._masters.values_of(module):
             if prefix + name in state_dict:
                 state_dict[prefix + name] = value
+            else:
+                _replace_renamed(state_dict, prefix, getattr(module, name), value)
 
     def _before_loading(
         self, module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any, *_: Any
@@ -118,12 +120,24 @@ class _Hook:
         self._function = function
 
     def __call__(self, module: nn.Module, *args: Any) -> Any:
+        # A compiler cannot trace what a hook does to the state of the process; what it compiles
+        # runs inside the forward context, which casts where dtypes meet.
+        if torch.compiler.is_compiling():
+            return None
         if self._function is None or self._module is None or self._module() is not module:
             return None
         return self._function(module, *args)
 
     def __reduce__(self) -> tuple[type["_Hook"], tuple[None, None]]:
         return (_Hook, (None, None))
+
+
+def _replace_renamed(state_dict: dict[str, Any], prefix: str, half: Tensor, value: Tensor) -> None:
+    # A hook of the module's own, which ran first, may have given its tensor another name.
+    for name, item in state_dict.items():
+        is_half = isinstance(item, Tensor) and item.dtype == half.dtype and item.numel() > 0
+        if name.startswith(prefix) and is_half and item.data_ptr() == half.data_ptr():
+            state_dict[name] = value.view_as(item)
 
 
 def _function_of(method: Any) -> Any:

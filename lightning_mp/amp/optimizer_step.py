@@ -24,6 +24,7 @@ from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_swap import MasterSwap
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.skip_ledger import SkipLedger
+from lightning_mp.amp.step_guard import StepGuard
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 from lightning_mp.kernels.reference import clip_coefficient, copy_to_float32, total_norm
 
@@ -65,6 +66,8 @@ class OptimizerStep:
         self._shared: dict[Tensor, Tensor] | None = None
         self._recorded: ClipRule | None = None
         self._may_record = False
+        guard = StepGuard(lambda: self.swap.is_in or not self._must_unscale)
+        self._guard = optimizer.register_step_pre_hook(guard)
 
     @property
     def can_fuse(self) -> bool:
@@ -152,6 +155,7 @@ class OptimizerStep:
         for parameter in self.swap.parameters:
             # Perhaps still scaled, and of no use to whoever gets the model.
             parameter.grad = None
+        self._guard.remove()
         self.swap.detach()
 
     @property

@@ -80,7 +80,7 @@ def train_some(name: str, num_steps: int = 2) -> Any:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_groups_hold_model_parameters_and_states_are_fp32(name: str) -> None:
-    model, engine, optimizer = train_some(name)
+    model, _, optimizer = train_some(name)
     assert ids(optimizer) == [id(item) for item in model.parameters()]
     assert set(optimizer.state) <= set(model.parameters())
     assert {item.dtype for item in floats_of(dict(optimizer.state))} == {torch.float32}

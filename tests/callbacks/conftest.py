@@ -5,6 +5,12 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def no_seed_of_other_tests(monkeypatch):
+    """``seed_everything`` leaves its seed in the environment, where a warm-up reads it."""
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+
+
 @pytest.fixture(scope="session")
 def case():
     """The module ``warmup_case``; its file is also run as a script."""

@@ -138,6 +138,30 @@ def test_checkpoint_made_during_training_resumes_exactly(tmp_path, stop):
     assert saved["AmpPrecision"]["skipped_steps"] == 0
 
 
+def test_a_module_that_renames_its_weights_saves_fp32(tmp_path):
+    class Renaming(SmallModule):
+        def __init__(self):
+            super().__init__()
+            self.net[3].register_state_dict_post_hook(self.rename)
+            self.net[3].register_load_state_dict_pre_hook(self.rename_back)
+
+        @staticmethod
+        def rename(module, state_dict, prefix, metadata):
+            state_dict[prefix + "w"] = state_dict.pop(prefix + "weight")
+
+        @staticmethod
+        def rename_back(module, state_dict, prefix, *_):
+            state_dict[prefix + "weight"] = state_dict.pop(prefix + "w")
+
+    reference, resumed = Renaming(), Renaming()
+    train(tmp_path, "O2", reference, max_epochs=2)
+    train(tmp_path, "O2", Renaming(), max_epochs=1, save="c.ckpt")
+    saved = torch.load(tmp_path / "c.ckpt", weights_only=True)["state_dict"]
+    assert {value.dtype for value in saved.values()} == {torch.float32}
+    train(tmp_path, "O2", resumed, max_epochs=2, ckpt_path=tmp_path / "c.ckpt")
+    assert is_equal(weights(resumed), weights(reference))
+
+
 def test_masters_are_saved_not_rounded_weights(tmp_path):
     module = SmallModule()
     train(tmp_path, "O2-bf16", module, max_epochs=1, save="c.ckpt")

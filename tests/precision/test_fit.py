@@ -314,26 +314,71 @@ def test_training_step_may_return_none(tmp_path):
     assert trainer.precision_plugin.skipped_steps == 0
 
 
+@pytest.mark.parametrize("cast_inputs", [False, True])
 @pytest.mark.parametrize("level", ["O0", "O2"])
-def test_batch_reaches_the_module_in_half(tmp_path, level):
+def test_a_batch_is_cast_only_when_asked(tmp_path, level, cast_inputs):
+    is_cast = cast_inputs and level == "O2"
+
     class Spy(SmallModule):
         def training_step(self, batch, batch_idx):
-            assert batch["x"].dtype == (torch.float16 if level == "O2" else torch.float32)
+            assert batch["x"].dtype == (torch.float16 if is_cast else torch.float32)
             assert batch["label"].dtype == torch.int64
             return self.net(batch["x"]).float().pow(2).mean()
 
     data = [{"x": torch.randn(13), "label": torch.tensor(3)} for _ in range(14)]
-    make_trainer(tmp_path, level).fit(Spy(), torch.utils.data.DataLoader(data, batch_size=7))
+    plugin = make_plugin(level, cast_inputs=cast_inputs)
+    make_trainer(tmp_path, plugin).fit(Spy(), torch.utils.data.DataLoader(data, batch_size=7))
 
 
-def test_targets_stay_exact_without_cast_inputs(tmp_path):
-    class Spy(SmallModule):
+@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+def test_targets_beyond_the_range_and_precision_of_half(tmp_path, level):
+    class Offset(SmallModule):
         def training_step(self, batch, batch_idx):
-            assert batch[1].dtype == torch.float32
-            return super().training_step(batch, batch_idx)
+            targets = batch[1] + 100_000.0
+            loss = F.l1_loss(self.net(batch[0]).float(), targets - 100_000.0)
+            self.losses.append(loss.item())
+            return loss
 
-    module, _ = fit(tmp_path, make_plugin("O2-bf16", cast_inputs=False), Spy())
-    assert len(module.losses) == 8
+    reference, _ = fit(tmp_path, "32-true", Offset())
+    module, trainer = fit(tmp_path, level, Offset())
+    assert trainer.precision_plugin.skipped_steps == 0
+    assert module.losses == pytest.approx(reference.losses, rel=HALF_TRAINING["rtol"])
+
+
+@pytest.mark.parametrize("how", ["wrapped optimizer", "bare optimizer"])
+def test_a_step_that_goes_round_the_plugin_is_refused(tmp_path, how):
+    class Manual(SmallModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            self.manual_backward(F.mse_loss(self.net(batch[0]), batch[1]))
+            if how == "bare optimizer":
+                self.optimizers(use_pl_optimizer=False).step()
+            else:
+                self.optimizers().optimizer.step()
+
+    module = Manual()
+    before = weights(module)
+    with pytest.raises(RuntimeError, match=r"AdamW\.step\(\) was called directly"):
+        fit(tmp_path, "O2", module)
+    assert is_equal(weights(module), before)
+
+
+@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+def test_a_compiled_lightning_module(tmp_path, level):
+    class Whole(SmallModule):
+        def training_step(self, batch, batch_idx):
+            loss = F.mse_loss(self(batch[0]), batch[1])
+            self.losses.append(loss.detach())
+            return loss
+
+    plain, compiled = Whole(), Whole()
+    make_trainer(tmp_path, level).fit(plain, make_loader())
+    make_trainer(tmp_path, level).fit(torch.compile(compiled, backend="eager"), make_loader())
+    for name, value in weights(compiled).items():
+        torch.testing.assert_close(value, weights(plain)[name], **HALF_TRAINING)
 
 
 def test_checkpointed_activations_equal_plain_ones(tmp_path):
@@ -341,7 +386,7 @@ def test_checkpointed_activations_equal_plain_ones(tmp_path):
         def training_step(self, batch, batch_idx):
             noise = torch.zeros(13)  # FP32 on purpose: the forward context brings it to half
             hidden = torch.utils.checkpoint.checkpoint(
-                lambda x: self.net[:3](x + noise), batch[0].float(), use_reentrant=False
+                lambda x: self.net[:3](x + noise), batch[0], use_reentrant=False
             )
             return F.mse_loss(self.net[3](hidden), batch[1])
 
@@ -392,6 +437,13 @@ def test_master_params(tmp_path):
     assert check.num_checked == 2 * 8 * 6
 
 
+def test_averages_of_half_weights_are_warned_about(tmp_path):
+    callbacks = pytest.importorskip("lightning.pytorch.callbacks.weight_averaging")
+    average = callbacks.EMAWeightAveraging(decay=0.9)
+    with pytest.warns(UserWarning, match="EMAWeightAveraging averages the half weights at O2"):
+        fit(tmp_path, "O2-bf16", max_steps=1, callbacks=[average])
+
+
 def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
     with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
         fit(tmp_path, "O3", max_steps=1)
@@ -421,6 +473,11 @@ def test_half_model_is_refused_and_unchanged(tmp_path):
     with pytest.raises(ValueError, match=r"'net\.0\.weight' has dtype torch\.float16"):
         make_trainer(tmp_path, "O2").fit(module, make_loader())
     assert module.net[0].weight.dtype == torch.float16
+
+
+def test_double_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"all parameters have dtype torch\.float64"):
+        make_trainer(tmp_path, "O2").fit(SmallModule().double(), make_loader())
 
 
 def test_wrapped_model_is_refused(tmp_path):
