@@ -17,8 +17,10 @@ _NOT_AVAILABLE = "-"
 class RunReport(Callback):
     """Print a table of results at the end of ``fit``, on rank zero only.
 
-    The rows are the chosen metrics, then precision, loss scale and skipped steps (``-`` where the
-    precision has none), optimizer steps, seconds, the folder of the log, and the best checkpoint.
+    The rows are the chosen metrics as they are at the end, then precision, loss scale and skipped
+    steps (``-`` where the precision has none), optimizer steps, seconds, the folder of the log, and
+    the checkpoints: the last one, which the metrics belong to if it was saved after the last epoch,
+    and the best by a ``ModelCheckpoint``'s monitor, with the value that it was chosen for.
 
     Args:
         metrics: Names in ``trainer.callback_metrics`` to print, in this order; ``None`` prints all.
@@ -81,8 +83,6 @@ def run_summary(
         name: f"{float(values[name]):.4f}" if name in values else _NOT_AVAILABLE for name in names
     }
     precision = trainer.precision_plugin
-    checkpoint = trainer.checkpoint_callback
-    best_path = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
     return rows | {
         "precision": str(precision.precision),
         "loss scale": _format_optional(getattr(precision, "loss_scale", None)),
@@ -90,8 +90,24 @@ def run_summary(
         "optimizer steps": str(trainer.global_step),
         "seconds": f"{seconds:.1f}",
         "log": str(trainer.log_dir or _NOT_AVAILABLE),
-        "checkpoint": best_path or _NOT_AVAILABLE,
+        **_checkpoint_rows(trainer),
     }
+
+
+def _checkpoint_rows(trainer: L.Trainer) -> dict[str, str]:
+    rows = {"last checkpoint": _NOT_AVAILABLE}
+    for callback in trainer.checkpoint_callbacks:
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        best, score = callback.best_model_path, callback.best_model_score
+        if callback.monitor is None:
+            rows["last checkpoint"] = best or rows["last checkpoint"]
+        elif best and score is not None:
+            rows["best checkpoint"] = best
+            rows[f"its {callback.monitor}"] = f"{float(score):.4f}"
+        if callback.last_model_path:
+            rows["last checkpoint"] = callback.last_model_path
+    return rows
 
 
 def _format_optional(number: float | None) -> str:

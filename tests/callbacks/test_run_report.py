@@ -69,16 +69,16 @@ def test_stock_precision_with_log_and_checkpoint(tmp_path, capsys):
         "skipped steps": "-",
         "optimizer steps": "4",
         "log": str(tmp_path / "log" / "version_0"),
-        "checkpoint": checkpoint.best_model_path,
+        "last checkpoint": checkpoint.best_model_path,
     }
-    assert rows["checkpoint"].endswith(".ckpt")
+    assert rows["last checkpoint"].endswith(".ckpt")
 
 
 def test_nothing_to_tell(tmp_path, capsys):
     fit(tmp_path, logger=False, enable_checkpointing=False, callbacks=[RunReport()])
     rows = parse_rows(capsys.readouterr().out)
     assert list(rows)[:2] == ["a/constant", "b/loss"]
-    assert rows["checkpoint"] == "-"
+    assert rows["last checkpoint"] == "-"
 
 
 def test_scale_and_skips_of_an_opt_level(tmp_path, capsys):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).parents[2]
@@ -71,8 +72,21 @@ def test_trains_a_few_steps(config, tmp_path):
     short = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "7")
     report = read_report(run_cli(tmp_path, "fit", "--config", str(config), *short))
     assert report["optimizer steps"] == "7"
-    assert (tmp_path / report["checkpoint"]).is_file()
+    assert (tmp_path / report["best checkpoint"]).is_file()
+    last = torch.load(tmp_path / report["last checkpoint"], weights_only=True)
+    assert last["global_step"] == int(report["optimizer steps"])
     assert list((tmp_path / report["log"]).glob("events.out.tfevents.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
+def test_trains_on_two_processes_from_the_command_line(strategy, tmp_path):
+    config = ROOT / "configs" / "digits_o2.yaml"
+    short = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "7")
+    two = ("--trainer.accelerator=cpu", "--trainer.devices=2", f"--trainer.strategy={strategy}")
+    output = run_cli(tmp_path, "fit", "--config", str(config), *short, *two)
+    assert read_report(output)["optimizer steps"] == "7"
+    assert output.count("Run report\n") == 1
 
 
 @pytest.mark.slow
