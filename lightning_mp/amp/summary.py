@@ -80,7 +80,7 @@ def format_table(title: str, rows: Mapping[str, str]) -> str:
 
 def _loss_scale(engine: AmpEngine) -> str:
     scale = f"{engine.loss_scale:.10g}"
-    return f"dynamic, now {scale}" if engine.scaler.is_dynamic else f"static {scale}"
+    return f"dynamic, starts at {scale}" if engine.scaler.is_dynamic else f"static {scale}"
 
 
 def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
@@ -93,4 +93,4 @@ def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
     plain = [type(item).__name__ for item, step in engine.steps.items() if not step.can_fuse]
     if plain:
         return f"materialised before each step, for the step of {', '.join(dict.fromkeys(plain))}"
-    return "not materialised: raised inside the fused step"
+    return "not materialised: raised piece by piece inside the step"

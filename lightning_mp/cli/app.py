@@ -48,7 +48,7 @@ def main(args: Sequence[str] | None = None) -> None:
         return
     try:
         print(copy_starter(options.directory, force=options.force))
-    except (FileExistsError, NotADirectoryError) as error:
+    except OSError as error:
         parser.error(str(error))
 
 

@@ -22,6 +22,7 @@ def copy_starter(directory: Path, *, force: bool = False) -> str:
 
     Raises:
         FileExistsError: If a file exists and ``force`` is not set. Nothing is written then.
+        IsADirectoryError: If a folder has the name of a file. Nothing is written then.
         NotADirectoryError: If ``directory`` is a file.
     """
     if directory.exists() and not directory.is_dir():
@@ -35,6 +36,12 @@ def copy_starter(directory: Path, *, force: bool = False) -> str:
         raise FileExistsError(
             f"directory = {str(directory)!r} already has {', '.join(existing)}; allowed: a folder "
             "without them; nothing was written, add --force to overwrite"
+        )
+    folders = [name for name in existing if (directory / name).is_dir()]
+    if folders:
+        raise IsADirectoryError(
+            f"directory = {str(directory)!r} has a folder named {', '.join(folders)}; allowed: a "
+            "folder without it; nothing was written, move it away or choose another directory"
         )
     directory.mkdir(parents=True, exist_ok=True)
     templates = files("lightning_mp.cli.templates")

@@ -29,8 +29,8 @@ def rows_of(level: str, make_optimizer: Any = _ADAMW, readers: Any = (), **kwarg
                 "model dtype": "float16",
                 "kept in float32": "all norm layers",
                 "master weights": "float32",
-                "loss scale": "dynamic, now 65536",
-                "FP32 gradients": "not materialised: raised inside the fused step",
+                "loss scale": "dynamic, starts at 65536",
+                "FP32 gradients": "not materialised: raised piece by piece inside the step",
             },
         ),
         (

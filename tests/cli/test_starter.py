@@ -41,6 +41,21 @@ def test_nothing_is_overwritten_without_force(tmp_path, capsys, existing):
     assert (tmp_path / existing).read_text() != "mine"
 
 
+@pytest.mark.parametrize("existing", STARTER_FILES)
+def test_a_folder_is_never_overwritten(tmp_path, capsys, existing):
+    (tmp_path / existing).mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        main(["init", "--force"])
+    assert f"has a folder named {existing}; allowed" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == [existing]
+
+
+def test_a_place_that_cannot_be_written_to(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["init", "--directory", "/proc/nowhere"])
+    assert "/proc/nowhere" in capsys.readouterr().err
+
+
 def test_dangling_link_is_in_the_way(tmp_path):
     (tmp_path / "starter.py").symlink_to(tmp_path / "gone.py")
     with pytest.raises(FileExistsError, match=r"already has starter\.py"):

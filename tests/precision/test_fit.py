@@ -405,7 +405,7 @@ def test_start_up_table(tmp_path, caplog):
     for text in (
         "O2",
         "float16",
-        "dynamic, now 65536",
+        "dynamic, starts at 65536",
         "all norm layers",
         "weights 2.2",
         "masters 3",

@@ -49,8 +49,14 @@ class ImageClassifier(L.LightningModule):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        if learning_rate <= 0:
+        if not learning_rate > 0:
             raise ValueError(f"learning_rate = {learning_rate}; allowed above 0; 2e-3 is usual")
+        if not weight_decay >= 0:
+            raise ValueError(f"weight_decay = {weight_decay}; allowed 0 or more; use 0 for none")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(
+                f"label_smoothing = {label_smoothing}; allowed 0 to 1; use 0 for none, 0.1 is usual"
+            )
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps = {warmup_steps}; allowed 0 or more; use 0 for none")
         self.save_hyperparameters(ignore=["network"])

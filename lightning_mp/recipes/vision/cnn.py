@@ -17,6 +17,9 @@ class SmallCNN(nn.Module):
         num_classes: Number of classes.
         in_channels: Number of channels of an image.
 
+    Raises:
+        ValueError: ``width`` is below 1.
+
     Example:
         >>> import torch
         >>> SmallCNN(width=8)(torch.zeros(7, 1, 28, 28)).shape
@@ -25,6 +28,8 @@ class SmallCNN(nn.Module):
 
     def __init__(self, width: int = 32, num_classes: int = 10, in_channels: int = 1) -> None:
         super().__init__()
+        if width < 1:
+            raise ValueError(f"width = {width}; allowed 1 or more; 32 is usual")
         self.features = nn.Sequential(
             _conv_block(in_channels, width),
             nn.MaxPool2d(2),

@@ -119,6 +119,9 @@ def test_checkpoint_loads_in_plain_python(tmp_path, digits):
     [
         ({"learning_rate": 0.0}, "learning_rate = 0.0; allowed above 0"),
         ({"warmup_steps": -1}, "warmup_steps = -1; allowed 0 or more"),
+        ({"learning_rate": float("nan")}, "learning_rate = nan; allowed above 0"),
+        ({"weight_decay": -1.0}, "weight_decay = -1.0; allowed 0 or more"),
+        ({"label_smoothing": 3.0}, "label_smoothing = 3.0; allowed 0 to 1"),
     ],
 )
 def test_refuses_bad_arguments(arguments, message):
