@@ -115,6 +115,14 @@ class AmpPrecision(Precision):
             max_loss_scale=max_loss_scale,
             hysteresis=hysteresis,
         )
+        if not properties.is_dynamic:
+            self._warn_of_idle_arguments(
+                init_scale=(init_scale, 2.0**16),
+                growth_factor=(growth_factor, 2.0),
+                backoff_factor=(backoff_factor, 0.5),
+                growth_interval=(growth_interval, 2000),
+                hysteresis=(hysteresis, 1),
+            )
         suffix = "-bf16" if properties.half_dtype == torch.bfloat16 else ""
         self.precision = properties.opt_level + suffix  # pyright: ignore[reportAttributeAccessIssue]
         self.engine = AmpEngine(properties, scaler)
@@ -268,9 +276,8 @@ class AmpPrecision(Precision):
         if closure is not do_nothing_closure and self._hands_closure_on(optimizer):
             result = ClosureStep(step, self.engine.masters).run(closure, hooks, **kwargs)
         else:
+            # None if training_step skipped the batch; gradients of earlier micro-batches count.
             result = closure()
-            if result is None and model.automatic_optimization:
-                return result
             step.step(hooks, is_looked=bool(gradient_readers(model)), **kwargs)
         self.engine.after_step(optimizer, num_steps=num_steps)
         return result
@@ -305,6 +312,14 @@ class AmpPrecision(Precision):
             self.engine.load_scaler_state(stock)
 
     # ------------------------------------------------------------------------------------- private
+
+    def _warn_of_idle_arguments(self, **given_and_default: tuple[float, float]) -> None:
+        idle = [name for name, (given, default) in given_and_default.items() if given != default]
+        if idle:
+            rank_zero_warn(
+                f"{', '.join(idle)} of AmpPrecision have no effect: the loss scale is static. Set "
+                "loss_scale='dynamic' to use them, or leave them out."
+            )
 
     def _hands_closure_on(self, optimizer: Optimizer) -> bool:
         return not self.engine.properties.is_dynamic and evaluates_closure(optimizer)

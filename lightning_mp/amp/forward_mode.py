@@ -2,9 +2,9 @@
 
 Weights and inputs are half already, so only what :mod:`lightning_mp.amp.forward_tables` names is
 touched: losses run in FP32, float32 strangers in a matmul are rounded to half, FP32 norm layers
-take half activations, and an operator that is slow or missing in half runs in FP32. Everything else
-runs as it is: as in Apex O2, activations stay in half. Code compiled by ``torch.jit.script`` is not
-seen.
+take half activations, and the few listed operators that are slow or missing in half run in FP32.
+Everything else runs as it is: as in Apex O2, activations stay in half. Code compiled by
+``torch.jit.script`` is not seen.
 """
 
 from collections.abc import Callable, Iterable

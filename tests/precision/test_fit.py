@@ -314,6 +314,18 @@ def test_training_step_may_return_none(tmp_path):
     assert trainer.precision_plugin.skipped_steps == 0
 
 
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+@pytest.mark.parametrize("level", ["O0", "O2", "O2-bf16"])
+def test_a_skipped_micro_batch_keeps_the_gradients_of_the_others(tmp_path, level):
+    kwargs = {"accumulate_grad_batches": 2, "max_epochs": 2}
+    options = {"optimizer": "SGD", "lr": 0.1}
+    reference, _ = fit(tmp_path, "32-true", NoLoss(**options), **kwargs)
+    module, _ = fit(tmp_path, level, NoLoss(**options), **kwargs)
+    assert not torch.equal(weights(module)["net.3.bias"], weights(NoLoss())["net.3.bias"])
+    for name, value in weights(module).items():
+        torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
+
+
 @pytest.mark.parametrize("cast_inputs", [False, True])
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_a_batch_is_cast_only_when_asked(tmp_path, level, cast_inputs):
@@ -447,6 +459,11 @@ def test_averages_of_half_weights_are_warned_about(tmp_path):
 def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
     with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
         fit(tmp_path, "O3", max_steps=1)
+
+
+def test_arguments_without_effect_are_warned_about():
+    with pytest.warns(UserWarning, match="init_scale, growth_interval of AmpPrecision have no"):
+        AmpPrecision("O2", loss_scale=128.0, init_scale=2.0**12, growth_interval=7)
 
 
 @pytest.mark.parametrize(
