@@ -127,11 +127,7 @@ def resolve_opt_level(
         1.0
     """
     level = _level_of(opt_level)
-    if half_dtype not in _HALF_DTYPES:
-        raise ValueError(
-            f"half_dtype = {half_dtype!r}; allowed are torch.float16 and torch.bfloat16; "
-            "choose one of them, or opt_level='O0' for float32"
-        )
+    _check_half_dtype(half_dtype)
     keep_batchnorm = _switch("keep_batchnorm_fp32", keep_batchnorm_fp32)
     keep_norms = _switch("keep_norms_fp32", keep_norms_fp32)
     masters = _switch("master_weights", master_weights)
@@ -143,14 +139,6 @@ def resolve_opt_level(
     cast = _cast_dtype(level, half_dtype, cast_model_type)
     is_half = cast in _HALF_DTYPES
     keep_batchnorm, keep_norms = _kept_norms(level, is_half, keep_batchnorm, keep_norms)
-    if masters and not is_half:
-        raise ValueError(
-            f"master_weights = True where the model is cast to {_dtype_name(cast)}; masters are "
-            "allowed where it is cast to float16 or bfloat16; leave master_weights out, or choose "
-            "opt_level='O2'"
-        )
-    if masters is None:
-        masters = level.master_weights if is_half or cast is level.cast_model_type else False
     default_scale = _default_loss_scale(level, cast if is_half else half_dtype)
     return OptLevelProperties(
         opt_level=level.opt_level,
@@ -158,7 +146,7 @@ def resolve_opt_level(
         patch_torch_functions=level.patch_torch_functions if patching is None else patching,
         keep_batchnorm_fp32=keep_batchnorm,
         keep_norms_fp32=keep_norms,
-        master_weights=masters,
+        master_weights=_master_weights(level, cast, masters),
         loss_scale=default_scale if loss_scale is None else parse_loss_scale(loss_scale),
     )
 
@@ -200,6 +188,29 @@ def _level_of(opt_level: str) -> OptLevelProperties:
             f"{_spelling_hint(opt_level, OPT_LEVELS)}"
         )
     return OPT_LEVELS[opt_level]
+
+
+def _check_half_dtype(half_dtype: torch.dtype) -> None:
+    if half_dtype not in _HALF_DTYPES:
+        raise ValueError(
+            f"half_dtype = {half_dtype!r}; allowed are torch.float16 and torch.bfloat16; "
+            "choose one of them, or opt_level='O0' for float32"
+        )
+
+
+def _master_weights(
+    level: OptLevelProperties, cast: torch.dtype | None, masters: bool | None
+) -> bool | None:
+    is_half = cast in _HALF_DTYPES
+    if masters and not is_half:
+        raise ValueError(
+            f"master_weights = True where the model is cast to {_dtype_name(cast)}; masters are "
+            "allowed where it is cast to float16 or bfloat16; leave master_weights out, or choose "
+            "opt_level='O2'"
+        )
+    if masters is None:
+        return level.master_weights if is_half or cast is level.cast_model_type else False
+    return masters
 
 
 def _switch(name: str, value: bool | str | None) -> bool | None:

@@ -141,6 +141,12 @@ def check_scaler_arguments(
         f"min_loss_scale = {min_loss_scale} to max_loss_scale = {max_loss_scale}",
         "set a start between the two, or move them",
     )
+    _check_movement(growth_factor, backoff_factor, growth_interval, hysteresis)
+
+
+def _check_movement(
+    growth_factor: float, backoff_factor: float, growth_interval: int, hysteresis: int
+) -> None:
     _require(
         "growth_factor",
         growth_factor,
