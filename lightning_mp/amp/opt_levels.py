@@ -100,10 +100,8 @@ def resolve_opt_level(
 ) -> OptLevelProperties:
     """Resolve a level and its overrides into one consistent record.
 
-    Every override that is not ``None`` replaces the level's value. A value that was not given
-    follows those that were: ``keep_norms_fp32`` is ``False`` where only
-    ``keep_batchnorm_fp32=False`` is given, and there are no masters where the model is not cast
-    to half.
+    An override that is not ``None`` replaces the level's value. A value not given follows those
+    that were: ``keep_norms_fp32`` follows ``keep_batchnorm_fp32=False``, and no half, no masters.
 
     Args:
         opt_level: ``"O0"``, ``"O1"``, ``"O2"`` or ``"O3"`` (letter O).
