@@ -324,7 +324,10 @@ class AmpEngine:
         for parameter in self.masters.half_parameters:
             gradient = parameter.grad
             if gradient is not None and gradient.dtype != dtype:
+                is_unscaled = self._unscaled.has(parameter)
                 parameter.grad = gradient.to(dtype)
+                if is_unscaled:
+                    self._unscaled.add(parameter)
 
 
 def _nothing() -> None:

@@ -278,6 +278,10 @@ class OptimizerStep:
         Args:
             check: What pass 1 found.
         """
+        if self._shared is not None:
+            # Anew: without masters the step has put half gradients in place of these.
+            for parameter in self._with_gradient():
+                self._unscaled.add(parameter)
         self.forget()
         self.last_check = check
         if check.has_gradients:

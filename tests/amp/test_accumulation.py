@@ -344,6 +344,22 @@ def test_own_optimizers_see_masters_and_fp32_gradients() -> None:
     assert all(not item.requires_grad or item.is_leaf for item in model.parameters())
 
 
+@pytest.mark.parametrize("is_looked", [False, True])
+def test_half_gradients_left_by_o3_are_known_to_be_unscaled(is_looked: bool) -> None:
+    """The step itself replaces them: without masters it takes gradients in half."""
+    model = Mlp()
+    engine, optimizer = start(model, partial(SGD, lr=0.0), "O3-bf16", loss_scale=1024.0)
+    second = SGD(model.first.parameters(), lr=1.0)
+    engine.attach([second])
+    before = model.first.weight.detach().clone()
+    set_gradients(model, 2.0 * 1024.0)
+    engine.step(optimizer, is_looked=is_looked)
+    engine.step(second, is_looked=is_looked)
+    torch.testing.assert_close(model.first.weight.detach(), before - 2.0, atol=0.02, rtol=0.0)
+    engine.scale_loss(torch.zeros((), requires_grad=True))
+    assert torch.equal(gradient_of(model.first.weight), torch.full((17, 13), 2048.0))
+
+
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
 @pytest.mark.parametrize("make_optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("is_looked", [False, True])

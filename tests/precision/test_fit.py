@@ -449,6 +449,22 @@ def test_master_params(tmp_path):
     assert check.num_checked == 2 * 8 * 6
 
 
+@pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`")
+@pytest.mark.parametrize("level", HALF_LEVELS)
+def test_a_fit_without_an_optimizer(tmp_path, level):
+    class NoOptimizer(SmallModule):
+        def configure_optimizers(self):
+            return None
+
+    module, _ = fit(tmp_path, level, NoOptimizer())
+    assert len(module.losses) == 8
+    expected = weights(NoOptimizer())
+    if level.startswith("O3"):  # half weights are the truth there as soon as a fit starts
+        half = torch.bfloat16 if level.endswith("bf16") else torch.float16
+        expected = {name: value.to(half).float() for name, value in expected.items()}
+    assert is_equal(weights(module), expected)
+
+
 def test_averages_of_half_weights_are_warned_about(tmp_path):
     callbacks = pytest.importorskip("lightning.pytorch.callbacks.weight_averaging")
     average = callbacks.EMAWeightAveraging(decay=0.9)
