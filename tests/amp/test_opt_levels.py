@@ -39,11 +39,16 @@ def test_defaults_of_a_level(level):
 
 @pytest.mark.parametrize(
     ("level", "cast", "loss_scale"),
-    [("O0", FP32, 1.0), ("O1", None, 1.0), ("O2", BF16, 1.0), ("O3", BF16, 1.0)],
+    [("O0", FP32, 1.0), ("O2", BF16, 1.0), ("O3", BF16, 1.0)],
 )
 def test_bfloat16_needs_no_dynamic_scale(level, cast, loss_scale):
     expected = dataclasses.replace(TABLE[level], cast_model_type=cast, loss_scale=loss_scale)
     assert resolve_opt_level(level, half_dtype=BF16) == expected
+
+
+def test_bfloat16_at_o1():
+    expected = dataclasses.replace(TABLE["O1"], function_dtype=BF16, loss_scale=1.0)
+    assert resolve_opt_level("O1", half_dtype=BF16) == expected
 
 
 @pytest.mark.parametrize(
