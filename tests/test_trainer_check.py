@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_mp.precision import AmpPrecision
-from lightning_mp.trainer_check import require_lightning_trainer, standalone_note
+from lightning_mp.trainer_check import other_package_note, require_lightning_trainer
 
 QUIET: dict[str, Any] = {
     "logger": False,
@@ -18,7 +18,7 @@ QUIET: dict[str, Any] = {
 
 class NotedPrecision(AmpPrecision):
     def __repr__(self):
-        return f"NotedPrecision(){standalone_note()}"
+        return f"NotedPrecision(){other_package_note()}"
 
 
 class CheckedCallback(L.Callback):
@@ -76,4 +76,4 @@ def test_plugin_in_the_wrong_trainer_names_the_right_import(standalone):
 
 def test_no_note_without_the_standalone_package(monkeypatch):
     monkeypatch.delitem(sys.modules, "pytorch_lightning", raising=False)
-    assert standalone_note() == ""
+    assert other_package_note() == ""
