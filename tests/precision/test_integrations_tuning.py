@@ -76,10 +76,11 @@ def test_finders_leave_no_trace(tmp_path, level, kind):
     assert str(found["optimizer"]) == str(expected["optimizer"])
     if kind == "batch size":
         assert trainer.datamodule.batch_size > 7
+        # It did try: more losses than the fit itself has.
+        assert len(module.losses) > trainer.num_training_batches
     else:
         assert module.lr == finder.optimal_lr.suggestion() != plain.lr
-    # It did try: more losses than the fit itself has.
-    assert len(module.losses) > trainer.num_training_batches
+        assert len(finder.optimal_lr.results["loss"]) > 12
 
 
 @pytest.mark.parametrize("level", INTEGRATION_LEVELS)
