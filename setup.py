@@ -67,7 +67,8 @@ def forgiving(build_ext: type) -> type:
                 super().build_extensions()
             # Whatever stops a compiler: setuptools, torch and subprocess have errors of their own.
             except Exception as error:
-                without_native(f"the build failed ({str(error).splitlines()[0]})")
+                first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+                without_native(f"the build failed ({first_line})")
                 self.extensions.clear()
 
     return BuildOrLeaveOut
@@ -89,7 +90,8 @@ def native_options() -> dict[str, Any]:
             "torch is not importable where the build runs; install with --no-build-isolation"
         )
         return {}
-    compiler = cpp_extension.get_cxx_compiler()
+    # As in CXX="ccache g++".
+    compiler = cpp_extension.get_cxx_compiler().split()[0]
     if shutil.which(compiler) is None:
         without_native(f"no C++ compiler ({compiler!r} is not on PATH; CXX names another)")
         return {}

@@ -42,8 +42,7 @@ bool is_active() {
   return at::autocast::get_autocast_dtype(carrier<device>) == kMark;
 }
 
-[[noreturn]] void refuse(const c10::FunctionSchema& schema) {
-  const bool is_in_place = schema.name().back() == '_';
+[[noreturn]] void refuse(const c10::FunctionSchema& schema, bool is_in_place) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, schema.name(), " on half under O1; it runs in float32 only; ",
       is_in_place ? "call the form that returns a new tensor"
@@ -56,36 +55,45 @@ bool has_explicit_dtype(const c10::FunctionSchema& schema, const c10::IValue* ar
   return index.has_value() && !arguments[*index].isNone();
 }
 
+// The dtype to cast the arguments to, or none where they stay as they are.
+template <Policy policy, DeviceType device>
+std::optional<at::ScalarType> wanted_type(const c10::FunctionSchema& schema,
+                                          const c10::IValue* begin, const c10::IValue* end) {
+  if constexpr (policy == Policy::kKeep) return std::nullopt;
+  if constexpr (policy == Policy::kHalf) return at::autocast::get_autocast_dtype(device);
+  if constexpr (policy == Policy::kMatchFirst) {
+    const at::ScalarType type = begin->toTensor().scalar_type();
+    return is_half(type) || type == at::kFloat ? std::optional(type) : std::nullopt;
+  }
+  if constexpr (policy == Policy::kBannedInPlace) {
+    if (is_half(begin->toTensor().scalar_type())) refuse(schema, /*is_in_place=*/true);
+  }
+  if constexpr (policy == Policy::kFloat32 || policy == Policy::kBannedInPlace) {
+    // An explicit dtype is the user's word.
+    return has_explicit_dtype(schema, begin) ? std::nullopt : std::optional(at::kFloat);
+  }
+  SeenTypes seen;
+  for (const c10::IValue* argument = begin; argument != end; ++argument) seen.look(*argument);
+  if constexpr (policy == Policy::kBanned) {
+    if (seen.has_half) refuse(schema, /*is_in_place=*/false);
+  }
+  return seen.is_mixed() ? std::optional(at::kFloat) : std::nullopt;
+}
+
 template <Policy policy, DeviceType device>
 void kernel(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr DispatchKey key = autocast_key(device);
   const DispatchKeySet next = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, key);
   if (C10_UNLIKELY(!is_active<device>())) return op.redispatchBoxed(next, stack);
 
-  const size_t num_arguments = op.schema().arguments().size();
-  c10::IValue* const begin = stack->data() + (stack->size() - num_arguments);
-  c10::IValue* const end = begin + num_arguments;
-  SeenTypes seen;
-  if constexpr (policy == Policy::kPromote || policy == Policy::kBan) {
-    for (const c10::IValue* argument = begin; argument != end; ++argument) seen.look(*argument);
-  }
-  if constexpr (policy == Policy::kBan) {
-    if (seen.has_half) refuse(op.schema());
-    return op.redispatchBoxed(next, stack);
-  }
-
+  const c10::FunctionSchema& schema = op.schema();
+  c10::IValue* const end = stack->data() + stack->size();
+  c10::IValue* const begin = end - schema.arguments().size();
+  const std::optional<at::ScalarType> wanted = wanted_type<policy, device>(schema, begin, end);
   // What the operator calls inside is part of it, so its own policy is the only one.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  if constexpr (policy == Policy::kKeep) return op.redispatchBoxed(next, stack);
-  if constexpr (policy == Policy::kPromote) {
-    if (!seen.is_mixed()) return op.redispatchBoxed(next, stack);
-  }
-  if constexpr (policy == Policy::kFloat32) {
-    if (has_explicit_dtype(op.schema(), begin)) return op.redispatchBoxed(next, stack);
-  }
-  constexpr bool is_half_policy = policy == Policy::kHalf;
-  const Cast<device> cast{is_half_policy ? at::autocast::get_autocast_dtype(device) : at::kFloat,
-                          is_half_policy};
+  if (!wanted.has_value()) return op.redispatchBoxed(next, stack);
+  const Cast<device> cast{*wanted, /*is_cached=*/policy == Policy::kHalf};
   for (c10::IValue* argument = begin; argument != end; ++argument) cast(*argument);
   op.callBoxed(stack);
 }
@@ -102,11 +110,18 @@ torch::CppFunction kernel_of(const std::string& policy) {
   if (policy == "promote") {
     return CppFunction::makeFromBoxedFunction<&kernel<Policy::kPromote, device>>();
   }
-  if (policy == "ban") {
-    return CppFunction::makeFromBoxedFunction<&kernel<Policy::kBan, device>>();
+  if (policy == "match_first") {
+    return CppFunction::makeFromBoxedFunction<&kernel<Policy::kMatchFirst, device>>();
+  }
+  if (policy == "banned") {
+    return CppFunction::makeFromBoxedFunction<&kernel<Policy::kBanned, device>>();
+  }
+  if (policy == "banned_in_place") {
+    return CppFunction::makeFromBoxedFunction<&kernel<Policy::kBannedInPlace, device>>();
   }
   TORCH_CHECK_VALUE(policy == "keep", "policy = ", policy,
-                    "; allowed: half, fp32, promote, ban, keep; pass one of them");
+                    "; allowed: half, fp32, promote, match_first, banned, banned_in_place, keep; "
+                    "pass one of them");
   return CppFunction::makeFromBoxedFunction<&kernel<Policy::kKeep, device>>();
 }
 

@@ -7,9 +7,9 @@
 
 namespace lightning_mp::o1 {
 
-// Device types are "cpu", "cuda" and "privateuse1"; policies "half", "fp32", "promote", "ban" and
-// "keep"; an operator is "namespace::name" with an overload name that may be empty. Anything else
-// is an error.
+// Device types are "cpu", "cuda" and "privateuse1"; policies "half", "fp32", "promote",
+// "match_first", "banned", "banned_in_place" and "keep"; an operator is "namespace::name" with an
+// overload name that may be empty. Anything else is an error.
 
 // Who has the operator's Autocast slot: "ours", "taken", "free" or, without such an operator,
 // "absent".

@@ -9,11 +9,13 @@
 namespace lightning_mp::o1 {
 
 enum class Policy {
-  kHalf,     // every floating argument in autocast's dtype; weights through autocast's cache
-  kFloat32,  // every floating argument in float32
-  kPromote,  // float32 where half and float32 meet, else the incoming types
-  kBan,      // refused on half
-  kKeep,     // a composite that runs whole in the incoming types
+  kHalf,           // all in autocast's dtype; weights through autocast's cache
+  kFloat32,        // all in float32
+  kPromote,        // float32 where half and float32 meet, else the incoming types
+  kMatchFirst,     // in place: all in the type of the first, which is written to
+  kBanned,         // refused if one is half
+  kBannedInPlace,  // refused if the first, which is written to, is half; else all in float32
+  kKeep,           // the incoming types, inside as well
 };
 
 inline bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
