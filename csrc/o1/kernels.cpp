@@ -65,12 +65,13 @@ std::optional<at::ScalarType> wanted_type(const c10::FunctionSchema& schema,
     const at::ScalarType type = begin->toTensor().scalar_type();
     return is_half(type) || type == at::kFloat ? std::optional(type) : std::nullopt;
   }
+  if constexpr (policy == Policy::kFloat32 || policy == Policy::kBannedInPlace) {
+    if (has_explicit_dtype(schema, begin)) return std::nullopt;  // it is the user's word
+  }
+  if constexpr (policy == Policy::kFloat32) return at::kFloat;
   if constexpr (policy == Policy::kBannedInPlace) {
     if (is_half(begin->toTensor().scalar_type())) refuse(schema, /*is_in_place=*/true);
-  }
-  if constexpr (policy == Policy::kFloat32 || policy == Policy::kBannedInPlace) {
-    // An explicit dtype is the user's word.
-    return has_explicit_dtype(schema, begin) ? std::nullopt : std::optional(at::kFloat);
+    return std::nullopt;
   }
   SeenTypes seen;
   for (const c10::IValue* argument = begin; argument != end; ++argument) seen.look(*argument);

@@ -14,7 +14,7 @@ enum class Policy {
   kPromote,        // float32 where half and float32 meet, else the incoming types
   kMatchFirst,     // in place: all in the type of the first, which is written to
   kBanned,         // refused if one is half
-  kBannedInPlace,  // refused if the first, which is written to, is half; else all in float32
+  kBannedInPlace,  // refused if the first, which is written to, is half
   kKeep,           // the incoming types, inside as well
 };
 
