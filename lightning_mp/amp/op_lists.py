@@ -182,7 +182,13 @@ OP_POLICIES: tuple[OpPolicy, ...] = (
     *_rows("Tensor", Policy.HALF, f"{_HALF_ALIASES} inner", "superset"),
     *_rows("linalg", Policy.HALF, "matmul multi_dot", "superset"),
     *_rows("functional", Policy.HALF, "prelu scaled_dot_product_attention", "superset"),
-    *_rows("torch", Policy.FP32, f"{_FP32_ALIASES} {_TORCH_BINDINGS_OF_FUNCTIONAL}", "superset"),
+    *_rows("functional", Policy.FP32, "rms_norm", "superset"),
+    *_rows(
+        "torch",
+        Policy.FP32,
+        f"rms_norm {_FP32_ALIASES} {_TORCH_BINDINGS_OF_FUNCTIONAL}",
+        "superset",
+    ),
     *_rows("Tensor", Policy.FP32, f"{_FP32_ALIASES} softmax log_softmax", "superset"),
     *_rows("linalg", Policy.FP32, "norm vector_norm matrix_norm", "superset"),
     *_rows("special", Policy.FP32, "expm1 erfinv softmax log_softmax", "superset"),
@@ -248,6 +254,12 @@ DIFFERENCES: tuple[Difference, ...] = (
         "run in the incoming dtypes",
         "run in float32",
         "torch.norm is in float32",
+    ),
+    Difference(
+        "rms_norm",
+        "unknown",
+        "runs in float32",
+        "it is a norm as layer_norm is, and torch warns of half inputs with float32 weights",
     ),
     Difference(
         "x **= y",
