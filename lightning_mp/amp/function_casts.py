@@ -21,12 +21,14 @@ from lightning_mp.amp.native_casts import (
     native_is_active,
     native_status,
 )
+from lightning_mp.amp.native_installation import INSTALLATION
 from lightning_mp.amp.native_overlay_mode import NativeOverlayMode
 from lightning_mp.amp.policy_table import POLICIES
 
 __all__ = [
     "FunctionCasts",
     "Implementation",
+    "active_half_dtype",
     "active_mode",
     "casts_are_active",
     "clear_cast_cache",
@@ -157,6 +159,17 @@ def active_mode() -> FunctionCastMode | None:
     for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, FunctionCastMode) and not isinstance(mode, NativeOverlayMode):
             return mode
+    return None
+
+
+def active_half_dtype() -> torch.dtype | None:
+    """Return the dtype that the torch calls of the caller are cast to, if they are."""
+    mode = active_mode()
+    if mode is not None:
+        return mode.half_dtype
+    if native_is_active():
+        for device_type in filter(torch.is_autocast_enabled, INSTALLATION.carriers):
+            return torch.get_autocast_dtype(device_type)
     return None
 
 
