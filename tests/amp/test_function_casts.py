@@ -1,4 +1,4 @@
-"""Regions of O1: nesting, errors, switching off, checkpointing, threads, choice of implementation."""
+"""Regions of O1: nesting, errors, switching off, checkpointing, threads, implementations."""
 
 import threading
 
@@ -233,14 +233,14 @@ def test_implementation_is_chosen_with_a_reason(half, monkeypatch):
 
 
 def test_native_that_is_not_available_is_an_error(half):
-    with pytest.raises(RuntimeError, match="native casts on .* = not available"):
+    with pytest.raises(RuntimeError, match=r"native casts on .* = not available"):
         FunctionCasts(half, implementation="native", device_types=("cpu", "meta"))
 
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="implementation = 'c'; allowed: 'auto', 'native'"):
         FunctionCasts(torch.float16, implementation="c")
-    with pytest.raises(ValueError, match="half_dtype = torch.float64; allowed"):
+    with pytest.raises(ValueError, match=r"half_dtype = torch.float64; allowed"):
         FunctionCasts(torch.float64)
 
 

@@ -81,9 +81,8 @@ class Batch:
 @pytest.mark.parametrize("is_decorated_first", [True, False])
 def test_decorators_hold_whenever_casts_are_on(half, is_decorated_first):
     casts = None if is_decorated_first else FunctionCasts(half, implementation="python")
-    to_half, to_fp32, to_wider = map(
-        lambda decorate: decorate(dtypes_of), (half_function, float_function, promote_function)
-    )
+    decorators = (half_function, float_function, promote_function)
+    to_half, to_fp32, to_wider = (decorate(dtypes_of) for decorate in decorators)
     casts = casts or FunctionCasts(half, implementation="python")
 
     def call(function, first):
@@ -299,9 +298,9 @@ def test_custom_operator(casts, half):
 
 
 def test_missing_name(module):
-    with pytest.raises(ValueError, match="name = 'scam'; users_module has no such.*mean 'scan'"):
+    with pytest.raises(ValueError, match=r"name = 'scam'; users_module has no.*mean 'scan'"):
         register_half_function(module, "scam")
-    with pytest.raises(ValueError, match="name = 'zzz'; .*MyFunction has no such name$"):
+    with pytest.raises(ValueError, match=r"name = 'zzz'; .*MyFunction has no such name$"):
         register_float_function(MyFunction, "zzz")
     with pytest.raises(ValueError, match=r"users_module.scan = not registered; allowed: \[\]"):
         unregister(module, "scan")
@@ -319,7 +318,7 @@ def test_replacement_by_somebody_else_is_not_undone(module):
     ours = module.scan
     module.scan = theirs = lambda x: x
     for call in (unregister, register_float_function):
-        with pytest.raises(RuntimeError, match="users_module.scan = .*; allowed: what was put"):
+        with pytest.raises(RuntimeError, match=r"users_module.scan = .*; allowed: what was put"):
             call(module, "scan")
     assert module.scan is theirs
     module.scan = ours

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from lightning_mp.amp.torch_calls import map_call
 
-TWO_OPERANDS = frozenset(
+_NAMES = (
     "add sub rsub mul div eq ge gt le lt ne equal subtract multiply divide true_divide greater "
-    "greater_equal less less_equal not_equal arctan2 atan2 truediv itruediv rtruediv radd rmul rdiv "
-    "iadd isub imul idiv".split()
+    "greater_equal less less_equal not_equal arctan2 atan2 truediv itruediv rtruediv radd rmul "
+    "rdiv iadd isub imul idiv"
 )
+TWO_OPERANDS = frozenset(_NAMES.split())
 
 
 def sample(namespace: str, name: str) -> tuple[Any, ...]:
