@@ -110,8 +110,9 @@ class NativeInstallation:
             _library().remove(_dispatch_name(device_type))
         self._carriers.clear()
         self._user_policies.clear()
-        compiler_config.cache_key_tag = self._user_tag()
-        self._tag_suffix = ""
+        if self._tag_suffix:
+            compiler_config.cache_key_tag = self._user_tag()
+            self._tag_suffix = ""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
