@@ -1,8 +1,8 @@
 """Which operators of torch's dispatcher stand for the functions of O1's table.
 
-:mod:`lightning_mp.amp.op_lists` says which function gets which treatment; this module only says what
-the function is called below Python, so that the C++ kernels take their policies from the same table.
-What cannot be reached from there is in :data:`NATIVE_DIFFERENCES`.
+:mod:`lightning_mp.amp.op_lists` says which function gets which treatment; this module only says
+what the function is called below Python, so that the C++ kernels take their policies from the same
+table. What cannot be reached from there is in :data:`NATIVE_DIFFERENCES`.
 """
 
 from dataclasses import dataclass
@@ -111,7 +111,9 @@ def dispatcher_ops() -> tuple[DispatcherOp, ...]:
 
 
 # In-place forms whose tensor overload has a name.
-_OVERLOAD_IN_PLACE = dict.fromkeys("add sub mul div eq ge gt le lt ne".split(), "Tensor")
+_OVERLOAD_IN_PLACE = dict.fromkeys(
+    ["add", "sub", "mul", "div", "eq", "ge", "gt", "le", "lt", "ne"], "Tensor"
+)
 
 _UPSAMPLE = (
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
@@ -195,8 +197,12 @@ _OPERATORS: dict[str, str] = {
     **{
         alias: operator
         for name, long_name in {
-            "eq": "eq", "ne": "not_equal", "lt": "less", "le": "less_equal",
-            "gt": "greater", "ge": "greater_equal",
+            "eq": "eq",
+            "ne": "not_equal",
+            "lt": "less",
+            "le": "less_equal",
+            "gt": "greater",
+            "ge": "greater_equal",
         }.items()
         for alias, operator in {
             name: f"{name}.Tensor",

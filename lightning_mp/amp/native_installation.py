@@ -26,8 +26,8 @@ _TAG = "lightning_mp._O1="
 class NativeInstallation:
     """Owns the process-wide side of native casts: one object, :data:`INSTALLATION`, per process.
 
-    Nothing happens before the first :meth:`ensure`. Code that runs outside native casts computes the
-    same bits before and after.
+    Nothing happens before the first :meth:`ensure`. Code that runs outside native casts computes
+    the same bits before and after.
     """
 
     def __init__(self) -> None:

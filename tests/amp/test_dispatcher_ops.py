@@ -1,4 +1,4 @@
-"""The operators are those of the table of O1, each exists, and the differences are all there are."""
+"""The operators are those of the table of O1, they exist, and all differences are known."""
 
 import re
 from pathlib import Path

@@ -1,26 +1,21 @@
-"""Native casts against the Python mode on every function, and what a region of them does."""
+"""What a region of native casts does, and what their installation changes and takes back."""
 
 import pickle
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import torch.compiler.config as compiler_config
 from support.native import native_casts_removed, requires_native  # noqa: F401
-from support.op_samples import converted, function_of, num_floating, sample_args
-from support.tolerances import ROUNDOFF
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import optimizer as optimizer_module
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import DefaultDeviceType, checkpoint
 
-from lightning_mp.amp.dispatcher_ops import NATIVE_DIFFERENCES, dispatcher_ops
-from lightning_mp.amp.function_cast_mode import FunctionCastMode
+from lightning_mp.amp.dispatcher_ops import dispatcher_ops
 from lightning_mp.amp.native_casts import (
     NativeCasts,
     native_disabled,
@@ -29,100 +24,25 @@ from lightning_mp.amp.native_casts import (
 )
 from lightning_mp.amp.native_installation import INSTALLATION
 from lightning_mp.amp.native_library import load_native_library
-from lightning_mp.amp.op_lists import NAMESPACES, OP_POLICIES, OpPolicy, Policy
+from lightning_mp.amp.op_lists import Policy
 
 pytestmark = requires_native
 
 HALVES = [torch.bfloat16, torch.float16]
-ROWS = [row for row in OP_POLICIES if hasattr(NAMESPACES[row.namespace], row.name)]
-DIFFERENT = {
-    (entry.namespace, entry.name)
-    for entry in NATIVE_DIFFERENCES
-    if not entry.device_types or "cpu" in entry.device_types
-}
 
 
 def cpu_casts(half: torch.dtype = torch.bfloat16) -> NativeCasts:
     return NativeCasts(half, ("cpu",))
 
 
-def outcome(
-    function: Callable, args: tuple[Any, ...], region: AbstractContextManager
-) -> tuple[Any, list[Tensor]]:
-    """Types of what a function returns, or how it is refused; and its tensors."""
-    try:
-        with region:
-            leaves = tree_leaves(function(*args))
-    except (NotImplementedError, RuntimeError) as error:
-        return type(error), []
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    return [leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves], tensors
-
-
-def input_kinds(row: OpPolicy, half: torch.dtype) -> list[tuple[Any, ...]]:
-    """The arguments of one function in half, in FP32, mixed both ways, and with an FP32 scalar."""
-    args, fp32 = sample_args(row), torch.float32
-    kinds = [converted(args, dtypes) for dtypes in ((half,), (fp32,))]
-    if num_floating(args) > 1:
-        kinds += [converted(args, dtypes) for dtypes in ((half, fp32), (fp32, half))]
-    if row.policy is Policy.PROMOTE and len(args) == 2 and args[0].shape == args[1].shape == (7, 7):
-        kinds.append((args[0].to(half), torch.tensor(0.7)))
-    return kinds
-
-
-@pytest.mark.filterwarnings(
-    "ignore:Using torch.cross without specifying the dim",
-    "ignore:reduction. 'mean' divides the total loss",
-    "ignore:torch.chain_matmul is deprecated",
-)
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.namespace}.{row.name}")
-def test_every_function_is_cast_as_by_the_python_mode(row, half):
-    if (row.namespace, row.name) in DIFFERENT:
-        pytest.skip("a documented difference, tested below")
-    function, casts = function_of(row), cpu_casts(half)
-    for reference_args, native_args in zip(input_kinds(row, half), input_kinds(row, half)):
-        wanted, reference = outcome(function, reference_args, FunctionCastMode(half))
-        dtypes, values = outcome(function, native_args, casts.context())
-        assert dtypes == wanted
-        if row.name == "matrix_exp" and half in dtypes:
-            continue  # torch 2.13 computes garbage in half on the CPU, with or without casts
-        for value, expected in zip(values, reference, strict=True):
-            rounding = ROUNDOFF.get(value.dtype, 0.0) * 4
-            torch.testing.assert_close(value, expected, rtol=rounding, atol=rounding)
-
-
-@pytest.mark.parametrize("half", HALVES)
-def test_documented_differences_are_as_documented(half):
-    x, p = torch.rand(7, 7).to(half), torch.rand(7, 7)
-    image = torch.rand(1, 2, 6, 6).to(half)
-    with cpu_casts(half).context():
-        assert F.binary_cross_entropy(x, x).dtype is torch.float32
-        assert torch.pinverse(x).dtype is x.pinverse().dtype is torch.float32
-        assert x.cpu().dtype is half
-        assert (2 / x).dtype is torch.float32
-        assert F.interpolate(image, 3, mode="area").dtype is half
-        assert F.multilabel_soft_margin_loss(x, p).dtype is torch.float32
-    with FunctionCastMode(half):
-        assert x.cpu().dtype is torch.float32
-        assert (2 / x).dtype is half
-        assert F.interpolate(image, 3, mode="area").dtype is torch.float32
-        with pytest.raises(NotImplementedError):
-            F.binary_cross_entropy(x, x)
-
-
-def test_no_difference_is_documented_that_is_none():
-    tested = {
-        "binary_cross_entropy", "pinverse", "cpu", "__rtruediv__", "__rdiv__", "interpolate",
-        "multilabel_soft_margin_loss",
-    }  # fmt: skip
-    assert {name for _, name in DIFFERENT} == tested
-
-
 def test_in_place_on_half_is_refused_with_advice():
     x = torch.rand(7).bfloat16()
-    with cpu_casts().context(), pytest.raises(
-        NotImplementedError, match=r"aten::exp_ on half under O1; .*form that returns a new tensor"
+    with (
+        cpu_casts().context(),
+        pytest.raises(
+            NotImplementedError,
+            match=r"aten::exp_ on half under O1; .*form that returns a new tensor",
+        ),
     ):
         x.exp_()
 
@@ -141,7 +61,7 @@ def test_what_is_left_alone():
 
 
 def test_a_custom_operator_with_lists_and_keyword_arguments():
-    library = torch.library.Library("lightning_mp_test", "DEF")  # noqa: TOR901
+    library = torch.library.Library("lightning_mp_test", "DEF")
     library.define("total(Tensor a, Tensor[] b, Tensor?[] c, *, Tensor? d=None) -> Tensor")
 
     def total(a, b, c, d=None):
@@ -190,9 +110,7 @@ def test_recurrent_layers(kind, half):
     torch.manual_seed(7)
     layer = kind(5, 7, num_layers=2, batch_first=True, bidirectional=True)
     sequences = torch.randn(3, 4, 5)
-    packed = nn.utils.rnn.pack_padded_sequence(
-        sequences, torch.tensor([4, 2, 1]), batch_first=True
-    )
+    packed = nn.utils.rnn.pack_padded_sequence(sequences, torch.tensor([4, 2, 1]), batch_first=True)
     for data in (sequences, packed):
         layer.zero_grad()
         with cpu_casts(half).context():
@@ -298,10 +216,10 @@ def test_a_weight_is_cast_once_per_outermost_region():
         assert not torch.equal(torch.mv(weight, x[0]), before)
 
 
-def test_regions_nest_end_on_errors_and_can_be_disabled():
+def test_regions_nest_and_can_be_disabled():
     casts, x = cpu_casts(), torch.rand(3, 3)
     assert not native_is_active()
-    with pytest.raises(KeyError), casts.context(), casts.context():
+    with casts.context(), casts.context():
         assert native_is_active()
         with native_disabled():
             assert not native_is_active()
@@ -315,13 +233,28 @@ def test_regions_nest_end_on_errors_and_can_be_disabled():
             assert (x @ x).dtype is torch.float16
             assert torch.exp(x.half()).dtype is torch.float32
         assert (x @ x).dtype is torch.bfloat16
+    with native_disabled():
+        assert (x @ x).dtype is torch.float32
+
+
+def cpu_casts_region():
+    return cpu_casts().context()
+
+
+@contextmanager
+def disabled_in_region():
+    with cpu_casts().context(), native_disabled():
+        yield
+
+
+@pytest.mark.parametrize("region", [cpu_casts_region, disabled_in_region])
+def test_regions_end_on_errors(region):
+    with pytest.raises(KeyError), region():
         raise KeyError
     assert not native_is_active()
     assert not torch.is_autocast_enabled("cpu")
     assert not torch.is_autocast_enabled("ipu")
     assert torch.get_autocast_dtype("cuda") is not torch.float64
-    with native_disabled():
-        assert (x @ x).dtype is torch.float32
 
 
 def test_a_region_belongs_to_its_thread():
@@ -355,9 +288,7 @@ def test_custom_autograd_functions_and_transforms():
         for function in (torch.exp, lambda t: t.softmax(-1), lambda t: F.layer_norm(t, (7,))):
             eager = function(x[0].bfloat16()).dtype
             assert torch.vmap(function)(x.bfloat16()).dtype is eager is torch.float32
-        (gradient,) = torch.autograd.grad(
-            torch.exp(leaf @ leaf).sum(), leaf, create_graph=True
-        )
+        (gradient,) = torch.autograd.grad(torch.exp(leaf @ leaf).sum(), leaf, create_graph=True)
         assert gradient.requires_grad
         with torch.inference_mode():
             assert (x @ x).dtype is torch.bfloat16
