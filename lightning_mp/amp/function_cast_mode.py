@@ -24,6 +24,7 @@ from lightning_mp.amp.torch_calls import (
     are_plain,
     cast_call,
     dtypes_of,
+    map_call,
     without_override_check,
 )
 from lightning_mp.amp.weight_cast_cache import WeightCastCache
@@ -79,32 +80,66 @@ class FunctionCastMode(TorchFunctionMode):
         kwargs = kwargs or {}
         policy = POLICIES.effective.get(func)
         if policy is None:
-            if func in _COMPOSITES:
-                return self._inside(func, types, args, kwargs)
-            if func in _DATA_ACCESS:
-                self.cache.forget(args[0])
-        elif policy is not Policy.KEEP and not casts_are_off() and not _is_explicit(args, kwargs):
-            args, kwargs = _RULES[policy](self, func, args, kwargs)
+            return self.run_unlisted(func, types, args, kwargs)
+        if not casts_are_off():
+            args, kwargs = self.cast(policy, func, args, kwargs)
         return func(*args, **kwargs)
 
-    def to_half(self, value: Any) -> Any:
-        """Cast the tensors in nested lists and tuples to half, parameters through the cache.
+    def run_unlisted(
+        self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs
+    ) -> Any:
+        """Run a function that has no policy; what is called in it may have one.
 
         Args:
-            value: A tensor, a list or tuple, or anything else, which is returned as it is.
+            func: A torch function.
+            types: Types of the arguments that may override the call.
+            args: Its arguments given by place.
+            kwargs: Its arguments given by name.
         """
-        if isinstance(value, Tensor):
-            if value.dtype not in self._to_half_sources:
-                return value
-            if isinstance(value, nn.Parameter) and not torch.compiler.is_compiling():
-                return self.cache.cast(value)
-            return value.to(self.half_dtype)
-        if type(value) in (list, tuple):
-            return type(value)([self.to_half(item) for item in value])
-        return value
+        if func in _COMPOSITES:
+            return self._inside(func, types, args, kwargs)
+        if func in _DATA_ACCESS:
+            self.cache.forget(args[0])
+        return func(*args, **kwargs)
+
+    def cast(
+        self, policy: Policy, func: Callable, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs]:
+        """Cast the arguments of a call, unless the caller has said which dtype is to result.
+
+        Args:
+            policy: The policy.
+            func: The function, for messages.
+            args: Its arguments given by place.
+            kwargs: Its arguments given by name.
+
+        Returns:
+            The arguments to call it with.
+
+        Raises:
+            NotImplementedError: The function is banned for these arguments.
+        """
+        if policy is Policy.KEEP or _is_explicit(args, kwargs):
+            return args, kwargs
+        return _RULES[policy](self, func, args, kwargs)
+
+    def to_half(self, tensor: Tensor) -> Tensor:
+        """Cast a float32 or half tensor to the half dtype, a parameter through the cache.
+
+        Args:
+            tensor: A tensor; one of another dtype is returned as it is.
+        """
+        if tensor.dtype not in self._to_half_sources:
+            return tensor
+        if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
+            return self.cache.cast(tensor)
+        return tensor.to(self.half_dtype)
 
     def _half(self, func: Callable, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        return self.to_half(args), {name: self.to_half(value) for name, value in kwargs.items()}
+        # A call in the other half dtype alone is one that a mode within this one has cast.
+        if torch.float32 in (dtypes := dtypes_of(args, kwargs)) or len(dtypes) > 1:
+            return map_call(self.to_half, args, kwargs)
+        return args, kwargs
 
     def _fp32(self, func: Callable, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         return cast_call(args, kwargs, HALF_DTYPES, torch.float32)
@@ -194,7 +229,8 @@ _COMPOSITES: dict[Callable, Callable | None] = {
 }
 
 # Through ``.data`` a weight is written to without a trace.
-_DATA_ACCESS: frozenset[Any] = frozenset([Tensor.data.__get__, Tensor.data.__set__])
+_DATA: Any = Tensor.data
+_DATA_ACCESS = frozenset([_DATA.__get__, _DATA.__set__])
 
 
 def _is_explicit(args: Args, kwargs: Kwargs) -> bool:

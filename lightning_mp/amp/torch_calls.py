@@ -14,6 +14,7 @@ __all__ = [
     "are_plain",
     "cast_call",
     "dtypes_of",
+    "map_call",
     "without_override_check",
 ]
 
@@ -65,9 +66,24 @@ def cast_call(
     Returns:
         The new ``args`` and ``kwargs``.
     """
-    return _cast(args, sources, target), {
-        name: value if name == "out" else _cast(value, sources, target)
-        for name, value in kwargs.items()
+    return map_call(
+        lambda tensor: tensor.to(target) if tensor.dtype in sources else tensor, args, kwargs
+    )
+
+
+def map_call(fn: Callable[[Tensor], Tensor], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Apply a function to the tensors among the arguments, all but a result tensor ``out``.
+
+    Args:
+        fn: Takes and returns a tensor.
+        args: Arguments given by place.
+        kwargs: Arguments given by name.
+
+    Returns:
+        The new ``args`` and ``kwargs``.
+    """
+    return _map(fn, args), {
+        name: value if name == "out" else _map(fn, value) for name, value in kwargs.items()
     }
 
 
@@ -101,9 +117,9 @@ def _collect_dtypes(values: Iterable[Any], found: set[torch.dtype]) -> None:
             _collect_dtypes(value, found)
 
 
-def _cast(value: Any, sources: frozenset[torch.dtype], target: torch.dtype) -> Any:
+def _map(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.to(target) if value.dtype in sources else value
+        return fn(value)
     if type(value) in (list, tuple):
-        return type(value)(_cast(item, sources, target) for item in value)
+        return type(value)([_map(fn, item) for item in value])
     return value
