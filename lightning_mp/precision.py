@@ -6,11 +6,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.core.optimizer import LightningOptimizer, do_nothing_closure
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.utilities import GradClipAlgorithmType
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -26,7 +21,16 @@ from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
 from lightning_mp.gradient_readers import gradient_readers
 from lightning_mp.kernels.capability import describe_kernels
-from lightning_mp.trainer_check import standalone_note
+from lightning_mp.lightning_api import (
+    GradClipAlgorithmType,
+    LightningModule,
+    LightningOptimizer,
+    Precision,
+    do_nothing_closure,
+    rank_zero_info,
+    rank_zero_warn,
+)
+from lightning_mp.trainer_check import other_package_note
 
 __all__ = ["AmpPrecision"]
 
@@ -132,7 +136,7 @@ class AmpPrecision(Precision):
         self._model: nn.Module | None = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(opt_level={self.opt_level!r}){standalone_note()}"
+        return f"{type(self).__name__}(opt_level={self.opt_level!r}){other_package_note()}"
 
     @property
     def opt_level(self) -> str:
@@ -187,16 +191,18 @@ class AmpPrecision(Precision):
     def connect(
         self, model: nn.Module, optimizers: list[Optimizer], lr_schedulers: list[Any]
     ) -> tuple[nn.Module, list[Optimizer], list[Any]]:
-        for optimizer in optimizers:
+        # A validation after a fit hands over the optimizers of that fit.
+        attached = optimizers if _lightning_module(model).trainer.state.fn == "fit" else []
+        for optimizer in attached:
             self._check_optimizer(optimizer)
         self._model = model
-        self.engine.attach(optimizers)
+        self.engine.attach(attached)
         if self._skips_schedulers:
             for config in lr_schedulers:
                 optimizer = getattr(config.scheduler, "optimizer", None)
                 if isinstance(optimizer, Optimizer):
                     self.engine.guard_scheduler(config.scheduler, optimizer)
-        if optimizers:
+        if attached:
             self._announce(_lightning_module(model))
         return model, optimizers, lr_schedulers
 
@@ -357,11 +363,12 @@ class AmpPrecision(Precision):
         for callback in trainer.callbacks:
             # By name: Lightning has it from 2.6 on.
             is_averaging = any(cls.__name__ == "WeightAveraging" for cls in type(callback).__mro__)
-            if is_averaging and self.engine.properties.half_dtype is not None:
+            is_rounding = is_averaging and not getattr(callback, "averages_masters", False)
+            if is_rounding and self.engine.properties.half_dtype is not None:
                 rank_zero_warn(
                     f"{type(callback).__name__} averages the half weights at {self.opt_level}, not "
                     "their FP32 masters: small updates are rounded away in the average. Use "
-                    "precision='bf16-mixed' or '32-true' with it."
+                    "lightning_mp.callbacks.MasterWeightAveraging in its place."
                 )
 
 

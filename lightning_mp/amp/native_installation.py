@@ -6,6 +6,7 @@ cache, and a hook that drops autocast's copies of weights after each optimizer s
 
 import hashlib
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 import torch
@@ -26,8 +27,8 @@ _TAG = "lightning_mp._O1="
 class NativeInstallation:
     """Owns the process-wide side of native casts: one object, :data:`INSTALLATION`, per process.
 
-    Nothing happens before the first :meth:`ensure`. Code that runs outside native casts computes the
-    same bits before and after.
+    Nothing happens before the first :meth:`ensure`. Code that runs outside native casts computes
+    the same bits before and after.
     """
 
     def __init__(self) -> None:
@@ -110,8 +111,9 @@ class NativeInstallation:
             _library().remove(_dispatch_name(device_type))
         self._carriers.clear()
         self._user_policies.clear()
-        compiler_config.cache_key_tag = self._user_tag()
-        self._tag_suffix = ""
+        if self._tag_suffix:
+            compiler_config.cache_key_tag = self._user_tag()
+            self._tag_suffix = ""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -172,8 +174,8 @@ def _overloads(op: str) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _worst(outcomes: object) -> str:
-    return "taken" if "taken" in list(outcomes) else "ours"
+def _worst(outcomes: Iterable[str]) -> str:
+    return "taken" if "taken" in outcomes else "ours"
 
 
 def _drop_weight_casts(*_: object) -> None:

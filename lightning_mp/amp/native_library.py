@@ -74,7 +74,9 @@ def native_report() -> list[NativeSlots]:
             (op.name, op.overload): library.slot(op.name, op.overload, device_type)
             for op in dispatcher_ops()
         }
-        taken = [name.removeprefix("aten::") for (name, _), owner in owners.items() if owner == "taken"]
+        taken = [
+            name.removeprefix("aten::") for (name, _), owner in owners.items() if owner == "taken"
+        ]
         report.append(
             NativeSlots(
                 device_type,
