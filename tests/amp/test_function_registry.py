@@ -22,7 +22,7 @@ from lightning_mp.amp.function_registry import (
     unregister_all,
 )
 
-FP32, BF16 = torch.float32, torch.bfloat16
+FP32 = torch.float32
 
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
@@ -258,6 +258,10 @@ def test_registration_with_a_subclass_leaves_the_base_alone(casts, half, module)
         (torch, "sin", torch.sin),
         (torch, "mm", lambda x: torch.mm(x, x)),
         (torch.nn.functional, "silu", F.silu),
+        (torch.nn.functional, "tanh", F.tanh),
+        (Tensor, "__matmul__", lambda x: x @ x),
+        (Tensor, "__mul__", lambda x: x * x),
+        (Tensor, "__rmul__", lambda x: 2 * x),
         (Tensor, "cos", lambda x: x.cos()),
         (torch.nn.functional, "softmax", lambda x: F.softmax(x, -1)),
         (torch.nn.functional, "max_pool1d", lambda x: F.max_pool1d(x[None], 2)),
@@ -276,6 +280,18 @@ def test_torch_functions(casts, half, owner, name, call):
         unregister(owner, name)
         assert call(torch.ones(3, 3, dtype=half)).dtype == before
     assert call(torch.ones(3, 3)).dtype == FP32
+
+
+def test_two_names_of_one_function(casts, half):
+    x = torch.ones(3, 3)
+    register_float_function(torch.Tensor, "matmul")
+    register_half_function(torch.Tensor, "__matmul__")
+    with casts.context():
+        assert (x @ x).dtype == half
+        unregister(torch.Tensor, "__matmul__")
+        assert (x @ x).dtype == FP32
+        unregister(torch.Tensor, "matmul")
+        assert (x @ x).dtype == half
 
 
 def test_promoting_torch_function(casts, half):
