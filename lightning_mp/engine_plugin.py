@@ -84,7 +84,7 @@ class EnginePlugin:
         scaler = LossScaler(properties.loss_scale, **arguments)
         if not properties.is_dynamic:
             self._warn_of_idle(movement)
-        self.engine = AmpEngine(properties, scaler)
+        self.engine = AmpEngine(properties, scaler, allow_banned=allow_banned)
         self.half_dtype = half_dtype
         is_bf16 = _half_dtype_of(properties) == torch.bfloat16
         self.precision: Any = properties.opt_level + ("-bf16" if is_bf16 else "")

@@ -19,7 +19,7 @@ from support.training import (
 
 from lightning_mp.precision import AmpPrecision
 
-RESUMABLE = ["O0", "O2", "O2-bf16", "O3-bf16"]
+RESUMABLE = ["O0", "O1", "O1-bf16", "O2", "O2-bf16", "O3-bf16"]
 
 
 def train(folder, precision, module, *, max_epochs, ckpt_path=None, save=None, **kwargs):
@@ -64,9 +64,10 @@ def test_resume_is_bit_exact(tmp_path, level, kwargs, optimizer):
     assert whole.precision_plugin.state_dict() == again.precision_plugin.state_dict()
 
 
-def test_resume_keeps_a_scale_that_moved(tmp_path):
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_resume_keeps_a_scale_that_moved(tmp_path, level):
     def plugin():
-        return make_plugin("O2", init_scale=2.0**12, growth_interval=3)
+        return make_plugin(level, init_scale=2.0**12, growth_interval=3)
 
     def module():
         made = SmallModule()
@@ -82,7 +83,7 @@ def test_resume_keeps_a_scale_that_moved(tmp_path):
     assert is_equal(weights(resumed), weights(reference))
 
 
-@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+@pytest.mark.parametrize("level", ["O1", "O1-bf16", "O2", "O2-bf16"])
 def test_resume_two_optimizers(tmp_path, level):
     reference, resumed = SmallGAN(), SmallGAN()
     whole = train(tmp_path, level, reference, max_epochs=3)
@@ -109,7 +110,7 @@ def test_resume_in_a_new_process(tmp_path):
 
 
 @pytest.mark.parametrize("save_weights_only", [False, True])
-@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_checkpoint_is_an_ordinary_fp32_one(tmp_path, save_weights_only, level):
     module = SmallModule("SGD", norm="batch")
     saving = {"weights_only": save_weights_only}
@@ -172,10 +173,14 @@ def test_masters_are_saved_not_rounded_weights(tmp_path):
 @pytest.mark.parametrize(
     ("saved", "loaded"),
     [
+        ("32-true", "O1"),
         ("32-true", "O2"),
         ("32-true", "O2-bf16"),
         ("O2", "32-true"),
         ("O2-bf16", "bf16-mixed"),
+        ("O1", "bf16-mixed"),
+        ("O1", "O2"),
+        ("O2", "O1-bf16"),
         ("O2", "O2-bf16"),
         ("O0", "O2"),
     ],

@@ -23,7 +23,9 @@ from torch.nn import functional as F
 
 from lightning_mp.precision import AmpPrecision
 
-HALF_LEVELS = ["O2", "O2-bf16", "O3", "O3-bf16"]
+CAST_LEVELS = ["O1", "O1-bf16"]
+MASTER_LEVELS = ["O2", "O2-bf16"]
+HALF_LEVELS = [*MASTER_LEVELS, "O3", "O3-bf16"]
 
 
 def fit(tmp_path, precision, module=None, **kwargs):
@@ -40,7 +42,7 @@ def test_o0_equals_32_true(tmp_path):
     assert is_equal(weights(module), weights(reference))
 
 
-@pytest.mark.parametrize("level", HALF_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *HALF_LEVELS])
 @pytest.mark.parametrize("norm", ["layer", "batch", "none"])
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 def test_half_levels_follow_fp32(tmp_path, level, norm, optimizer):
@@ -58,7 +60,7 @@ def test_half_levels_follow_fp32(tmp_path, level, norm, optimizer):
 
 @pytest.mark.parametrize("clip", [("norm", 0.3), ("value", 0.02)], ids=["norm", "value"])
 @pytest.mark.parametrize("accumulate", [1, 4])
-@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_clip_and_accumulation_follow_fp32(tmp_path, clip, accumulate, level):
     kwargs = {
         "max_epochs": 2,
@@ -87,21 +89,24 @@ class NormReader(Callback):
         self.dtypes |= {g.dtype for g in gradients + masters}
 
 
+@pytest.mark.parametrize("level", ["O1-bf16", "O2-bf16"])
 @pytest.mark.parametrize("loss_scale", [1.0, 128.0, "dynamic"])
-def test_gradients_seen_in_hooks_do_not_depend_on_the_scale(tmp_path, loss_scale):
+def test_gradients_seen_in_hooks_do_not_depend_on_the_scale(tmp_path, level, loss_scale):
     readers = []
     for scale in (1.0, loss_scale):
         readers.append(NormReader())
-        precision = make_plugin("O2-bf16", loss_scale=scale)
+        precision = make_plugin(level, loss_scale=scale)
         fit(tmp_path, precision, callbacks=[readers[-1]], gradient_clip_val=0.3)
     assert readers[1].model_norms == readers[0].model_norms
     assert readers[1].group_norms == readers[1].model_norms
     assert readers[1].dtypes == {torch.float32}
 
 
-def test_a_reader_changes_nothing(tmp_path):
-    module, _ = fit(tmp_path, "O2", gradient_clip_val=0.3, max_epochs=2)
-    watched, _ = fit(tmp_path, "O2", gradient_clip_val=0.3, max_epochs=2, callbacks=[NormReader()])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_reader_changes_nothing(tmp_path, level):
+    kwargs = {"gradient_clip_val": 0.3, "max_epochs": 2}
+    module, _ = fit(tmp_path, level, **kwargs)
+    watched, _ = fit(tmp_path, level, **kwargs, callbacks=[NormReader()])
     assert watched.losses == module.losses
     assert is_equal(weights(watched), weights(module))
 
@@ -116,12 +121,12 @@ class RateLog(Callback):
         self.rows.append((rate, plugin.loss_scale, plugin.found_inf.item(), plugin.skipped_steps))
 
 
-@pytest.mark.parametrize("half", ["fp16", "bf16"])
-def test_overflow_skips_halves_and_holds_the_learning_rate(tmp_path, half):
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
+def test_overflow_skips_halves_and_holds_the_learning_rate(tmp_path, level):
     module = SmallModule()
     module.bad_batches = (0, 3)
     log = RateLog()
-    plugin = make_plugin(f"O2-{half}", loss_scale="dynamic", init_scale=1024.0, growth_interval=3)
+    plugin = make_plugin(level, loss_scale="dynamic", init_scale=1024.0, growth_interval=3)
     with warnings.catch_warnings():
         # torch warns of a scheduler that moves before the first step
         warnings.filterwarnings("error", message=r".*lr_scheduler\.step")
@@ -135,7 +140,7 @@ def test_overflow_skips_halves_and_holds_the_learning_rate(tmp_path, half):
     assert all(item.isfinite().all() for item in module.parameters())
 
 
-@pytest.mark.parametrize("level", ["O0", "O2-bf16", "O3-bf16"])
+@pytest.mark.parametrize("level", ["O0", "O1-bf16", "O2-bf16", "O3-bf16"])
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 def test_static_scale_keeps_inf_from_the_weights(tmp_path, level, optimizer):
     module = SmallModule(optimizer)
@@ -164,7 +169,7 @@ def test_thousands_of_nan_steps(tmp_path):
     assert is_equal(weights(module), before)
 
 
-@pytest.mark.parametrize("level", HALF_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *HALF_LEVELS])
 def test_validate_test_and_predict_leave_the_weights_alone(tmp_path, level):
     module = ValidatedModule("SGD")
     before = weights(module)
@@ -201,28 +206,31 @@ def test_after_fit_everything_is_ordinary_again(tmp_path):
     optimizer.step()
 
 
-def test_gan_follows_fp32_and_toggling_leaves_no_gradient_behind(tmp_path):
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
+def test_gan_follows_fp32_and_toggling_leaves_no_gradient_behind(tmp_path, level):
     reference, _ = fit(tmp_path, "32-true", SmallGAN(), max_epochs=2)
-    module, trainer = fit(tmp_path, "O2", SmallGAN(), max_epochs=2)
+    module, trainer = fit(tmp_path, level, SmallGAN(), max_epochs=2)
     assert trainer.global_step == 32
     for name, value in weights(module).items():
         torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
 
 
-def test_manual_clip_works_on_unscaled_masters(tmp_path):
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_manual_clip_works_on_unscaled_masters(tmp_path, level):
     reference, module = SmallGAN(), SmallGAN()
     reference.clip = module.clip = 0.05
     fit(tmp_path, "32-true", reference)
-    fit(tmp_path, "O2", module)
+    fit(tmp_path, level, module)
     for name, value in weights(module).items():
         torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
 
 
-def test_overflow_of_one_optimizer_skips_that_one_only(tmp_path):
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_overflow_of_one_optimizer_skips_that_one_only(tmp_path, level):
     module = SmallGAN()
     module.bad_discriminator_batches = tuple(range(8))
     before = weights(module)
-    _, trainer = fit(tmp_path, "O2", module)
+    _, trainer = fit(tmp_path, level, module)
     after = weights(module)
     assert trainer.precision_plugin.skipped_steps == 8
     for name, value in after.items():
@@ -286,22 +294,24 @@ class LateLosses(SmallModule):
         return [torch.optim.SGD(part.parameters(), lr=1e-2) for part in (self.net, self.other)]
 
 
-def test_scale_does_not_move_between_two_steps_of_one_backward(tmp_path):
+@pytest.mark.parametrize("level", ["O1-bf16", "O2-bf16"])
+def test_scale_does_not_move_between_two_steps_of_one_backward(tmp_path, level):
     """Stock mixed precision moves it, and doubles the second update (specified in fp32 here)."""
     reference, module = LateLosses(), LateLosses()
     loaders = {"train_dataloaders": make_loader(num_samples=7)}
     make_trainer(tmp_path, "32-true").fit(reference, **loaders)
-    make_trainer(tmp_path, make_plugin("O2-bf16", loss_scale="dynamic")).fit(module, **loaders)
+    make_trainer(tmp_path, make_plugin(level, loss_scale="dynamic")).fit(module, **loaders)
     name = "net.0.weight"
     torch.testing.assert_close(weights(module)[name], weights(reference)[name], **HALF_TRAINING)
     assert torch.equal(weights(module)["other.weight"], weights(LateLosses())["other.weight"])
 
 
+@pytest.mark.parametrize("level", ["O1-bf16", "O2-bf16"])
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
-def test_lbfgs_at_a_static_scale(tmp_path, line_search):
+def test_lbfgs_at_a_static_scale(tmp_path, level, line_search):
     options = {"optimizer": "LBFGS", "lr": 0.1, "line_search_fn": line_search}
     reference, _ = fit(tmp_path, "32-true", SmallModule(**options))
-    module, _ = fit(tmp_path, "O2-bf16", SmallModule(**options))
+    module, _ = fit(tmp_path, level, SmallModule(**options))
     assert module.losses[-1] < 0.7 * module.losses[0]
     assert len(module.losses) > 8
     assert module.losses[0] == pytest.approx(reference.losses[0], rel=HALF_TRAINING["rtol"])
@@ -320,7 +330,7 @@ def test_training_step_may_return_none(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
-@pytest.mark.parametrize("level", ["O0", "O2", "O2-bf16"])
+@pytest.mark.parametrize("level", ["O0", *CAST_LEVELS, *MASTER_LEVELS])
 def test_a_skipped_micro_batch_keeps_the_gradients_of_the_others(tmp_path, level):
     kwargs = {"accumulate_grad_batches": 2, "max_epochs": 2}
     options = {"optimizer": "SGD", "lr": 0.1}
@@ -332,7 +342,7 @@ def test_a_skipped_micro_batch_keeps_the_gradients_of_the_others(tmp_path, level
 
 
 @pytest.mark.parametrize("cast_inputs", [False, True])
-@pytest.mark.parametrize("level", ["O0", "O2"])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
 def test_a_batch_is_cast_only_when_asked(tmp_path, level, cast_inputs):
     is_cast = cast_inputs and level == "O2"
 
@@ -347,7 +357,7 @@ def test_a_batch_is_cast_only_when_asked(tmp_path, level, cast_inputs):
     make_trainer(tmp_path, plugin).fit(Spy(), torch.utils.data.DataLoader(data, batch_size=7))
 
 
-@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_targets_beyond_the_range_and_precision_of_half(tmp_path, level):
     class Offset(SmallModule):
         def training_step(self, batch, batch_idx):
@@ -398,17 +408,21 @@ def test_a_compiled_lightning_module(tmp_path, level):
         torch.testing.assert_close(value, weights(plain)[name], **HALF_TRAINING)
 
 
-def test_checkpointed_activations_equal_plain_ones(tmp_path):
+@pytest.mark.parametrize("level", ["O1-bf16", "O2-bf16"])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointed_activations_equal_plain_ones(tmp_path, level, use_reentrant):
     class Recomputing(SmallModule):
         def training_step(self, batch, batch_idx):
             noise = torch.zeros(13)  # FP32 on purpose: the forward context brings it to half
             hidden = torch.utils.checkpoint.checkpoint(
-                lambda x: self.net[:3](x + noise), batch[0], use_reentrant=False
+                lambda x: self.net[:3](x + noise),
+                batch[0].requires_grad_(),
+                use_reentrant=use_reentrant,
             )
             return F.mse_loss(self.net[3](hidden), batch[1])
 
-    module, _ = fit(tmp_path, "O2-bf16", Recomputing())
-    plain, _ = fit(tmp_path, "O2-bf16", SmallModule())
+    module, _ = fit(tmp_path, level, Recomputing())
+    plain, _ = fit(tmp_path, level, SmallModule())
     for name, value in weights(module).items():
         torch.testing.assert_close(value, weights(plain)[name], **SAME_MATHS)
 
@@ -436,6 +450,79 @@ def test_start_up_table(tmp_path, caplog):
     assert "read by NormReader" in table
 
 
+@pytest.mark.parametrize(
+    ("arguments", "banned"), [({}, "refuse half"), ({"allow_banned": True}, "run in float32")]
+)
+def test_start_up_table_of_o1(tmp_path, caplog, arguments, banned):
+    plugin = make_plugin("O1", **arguments)
+    with caplog.at_level("INFO"):
+        fit(tmp_path, plugin, max_steps=1)
+    table = next(item.message for item in caplog.records if "opt level" in item.message)
+    rows = dict(
+        map(str.strip, line.split(" | ", 1)) for line in table.splitlines() if " | " in line
+    )
+    casts = plugin.engine.casts
+    assert rows["model dtype"] == "float32"
+    assert rows["functions cast to"] == f"float16 or float32, by list; banned ones {banned}"
+    assert rows["casts run in"].startswith(
+        {"native": "native", "python": "Python"}[casts.implementation]
+    )
+    assert rows["casts run in"].endswith(casts.reason)
+    assert rows["FP32 gradients"] == "as autograd makes them, unscaled inside the step"
+
+
+class Probability(SmallModule):
+    """A loss that O1 refuses in half."""
+
+    def training_step(self, batch, batch_idx):
+        return F.binary_cross_entropy(torch.sigmoid(self.net(batch[0])), batch[1].sigmoid())
+
+
+@pytest.mark.parametrize("level", CAST_LEVELS)
+def test_banned_functions_run_in_fp32_when_allowed(tmp_path, level):
+    banned = make_plugin(level)
+    if banned.engine.casts.implementation == "python":
+        with pytest.raises(NotImplementedError, match="allow_banned"):
+            fit(tmp_path, banned, Probability())
+    _, trainer = fit(tmp_path, make_plugin(level, allow_banned=True), Probability())
+    assert trainer.global_step == 8
+
+
+@pytest.mark.parametrize("level", CAST_LEVELS)
+def test_the_step_runs_under_the_casts_and_hooks_do_not(tmp_path, level):
+    half = torch.bfloat16 if level.endswith("bf16") else torch.float16
+
+    class Spy(ValidatedModule):
+        seen: dict[str, torch.dtype]
+
+        def look(self, place):
+            self.seen[place] = F.linear(torch.ones(7, 13), self.net[0].weight).dtype
+
+        def training_step(self, batch, batch_idx):
+            self.look("training_step")
+            assert self(batch[0]).dtype == torch.float32
+            hidden = self.net[0](batch[0])
+            hidden.register_hook(lambda gradient: self.look("backward"))
+            return F.mse_loss(self.net[1:](hidden), batch[1])
+
+        def validation_step(self, batch, batch_idx):
+            self.look("validation_step")
+
+        def on_train_batch_end(self, *_):
+            self.look("on_train_batch_end")
+            assert self(torch.ones(7, 13)).dtype == torch.float32
+
+    module = Spy()
+    module.seen = {}
+    make_trainer(tmp_path, level).fit(module, make_loader(), make_loader())
+    assert module.seen == {
+        "training_step": half,
+        "backward": half,
+        "validation_step": half,
+        "on_train_batch_end": torch.float32,
+    }
+
+
 def test_master_params(tmp_path):
     class Check(Callback):
         num_checked = 0
@@ -455,7 +542,7 @@ def test_master_params(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`")
-@pytest.mark.parametrize("level", HALF_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *HALF_LEVELS])
 def test_a_fit_without_an_optimizer(tmp_path, level):
     class NoOptimizer(SmallModule):
         def configure_optimizers(self):
