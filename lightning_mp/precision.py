@@ -184,6 +184,8 @@ class AmpPrecision(Precision):
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
+        # A Trainer trains one model at a time; whatever was converted before is given back.
+        self.engine.restore()
         self.engine.convert(module)
         return module
 

@@ -34,11 +34,12 @@ _MAX_RECORDS = 1000
 
 
 class AmpEngine:
-    """Apply an opt level to one model and its optimizers.
+    """Apply an opt level to one or more models and their optimizers.
 
     Args:
         properties: Resolved properties of the level.
         scaler: Scaler of the loss.
+        output_dtype: Dtype that the floating outputs of a cast model's own forward become.
 
     Example:
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
@@ -56,14 +57,22 @@ class AmpEngine:
         (torch.bfloat16, 0)
     """
 
-    def __init__(self, properties: OptLevelProperties, scaler: LossScaler) -> None:
+    def __init__(
+        self,
+        properties: OptLevelProperties,
+        scaler: LossScaler,
+        *,
+        output_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.properties = properties
         self.scaler = scaler
+        self._output_dtype = output_dtype
         self._tracker = OverflowTracker()
         # Bounded: nobody need ask for the records.
         self._overflows: deque[OverflowRecord] = deque(maxlen=_MAX_RECORDS)
         self._masters: MasterWeights | None = None
-        self._hooks: ModuleHooks | None = None
+        self._hooks: list[ModuleHooks] = []
+        self._num_models = 0
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
         self._unscaled = UnscaledGradients()
@@ -101,23 +110,23 @@ class AmpEngine:
         """Number of optimizer steps skipped so far; reading it waits for the device."""
         return int(self.scaler.num_skipped_steps.item())
 
-    def convert(self, module: nn.Module) -> None:
-        """Cast a model in place and hook its state dict and forward.
+    def convert(self, *modules: nn.Module) -> None:
+        """Cast models in place and hook their state dicts and forwards.
+
+        Models of earlier calls stay converted, and may share parameters with these.
 
         Args:
-            module: An FP32 model, not wrapped for data parallelism.
+            *modules: FP32 models, not wrapped for data parallelism.
 
         Raises:
-            ValueError: The model cannot be cast; it is unchanged then.
+            ValueError: One of the models cannot be cast; all are unchanged then.
         """
-        if self._masters is not None:
-            self.restore()
         if self.properties.half_dtype is not None:
-            check_castable(module)
-        self._names = {parameter: name for name, parameter in module.named_parameters()}
-        self._masters = MasterWeights(module, self.properties)
-        if self.properties.half_dtype is not None:
-            self._hooks = ModuleHooks(module, self._masters, self.properties.half_dtype)
+            known = set() if self._masters is None else set(self._masters.half_parameters)
+            for module in modules:
+                check_castable(module, known)
+        for module in modules:
+            self._convert(module)
 
     def attach(self, optimizers: list[Optimizer]) -> None:
         """Take over optimizers of the converted model.
@@ -275,17 +284,33 @@ class AmpEngine:
             guard.remove()
         for step in self._steps.values():
             step.detach()
-        if self._hooks is not None:
-            self._hooks.remove()
+        for hooks in self._hooks:
+            hooks.remove()
         if self._masters is not None:
             self._masters.restore()
         if self.properties.half_dtype is not None:
             # Those of the FP32 parameters may still be scaled.
             for parameter in self._names:
                 parameter.grad = None
-        self._guards, self._hooks, self._masters = [], None, None
+        self._guards, self._hooks, self._masters, self._num_models = [], [], None, 0
         self._steps, self._names = {}, {}
         self._unscaled.clear()
+
+    def _convert(self, module: nn.Module) -> None:
+        # One model is the rule; the parameters of later ones are told apart by a prefix.
+        prefix = f"model{self._num_models}." if self._num_models else ""
+        self._num_models += 1
+        for name, parameter in module.named_parameters():
+            self._names.setdefault(parameter, prefix + name)
+        if self._masters is None:
+            self._masters = MasterWeights(module, self.properties)
+        else:
+            self._masters.add(module)
+        half_dtype = self.properties.half_dtype
+        if half_dtype is not None:
+            self._hooks.append(
+                ModuleHooks(module, self._masters, half_dtype, output_dtype=self._output_dtype)
+            )
 
     def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
         smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps

@@ -22,7 +22,7 @@ __all__ = ["MasterWeights"]
 
 
 class MasterWeights:
-    """Cast a model in place and keep the FP32 values of what was cast.
+    """Cast models in place and keep the FP32 values of what was cast.
 
     Args:
         module: An FP32 model that passed :func:`~lightning_mp.amp.model_cast.check_castable`.
@@ -37,23 +37,36 @@ class MasterWeights:
         self._buffers: dict[tuple[nn.Module, str], Tensor] = {}
         self._owners: list[nn.Module] = []
         self._dtype = properties.half_dtype
+        self._kept = kept_module_types(properties)
+        self.add(module)
+
+    def add(self, module: nn.Module) -> None:
+        """Cast one more model; what it shares with earlier ones is shared still.
+
+        Args:
+            module: A model that passed :func:`~lightning_mp.amp.model_cast.check_castable`.
+        """
         if self._dtype is None:
             return
-        kept = kept_module_types(properties)
-        for _, parameter in list(castable_parameters(module, kept)):
+        for _, parameter in list(castable_parameters(module, self._kept)):
             self._cast_parameter(parameter, self._dtype)
-        self._cast_buffers(list(castable_buffers(module, kept)), self._dtype)
-        self._owners = [part for part in module.modules() if any(self._names_of(part))]
+        self._cast_buffers(list(castable_buffers(module, self._kept)), self._dtype)
+        owners = (part for part in module.modules() if any(self._names_of(part)))
+        self._owners = list(dict.fromkeys([*self._owners, *owners]))
+
+    def owners_in(self, module: nn.Module) -> list[nn.Module]:
+        """Return the parts of a model that have a cast parameter or buffer of their own.
+
+        Args:
+            module: One of the models that were cast.
+        """
+        parts = set(module.modules())
+        return [owner for owner in self._owners if owner in parts]
 
     @property
     def half_parameters(self) -> list[Tensor]:
         """The parameters that were cast, in the model's order."""
         return list(self._half_parameters)
-
-    @property
-    def owners(self) -> list[nn.Module]:
-        """The modules that have a cast parameter or buffer of their own, in the model's order."""
-        return self._owners
 
     @property
     def has_masters(self) -> bool:

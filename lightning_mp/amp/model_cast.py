@@ -6,7 +6,7 @@ statistics lose too much in half; torchmetrics metrics are counters, not model, 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +43,12 @@ def kept_module_types(properties: OptLevelProperties) -> tuple[type[nn.Module], 
     return _BATCH_NORMS if properties.keep_batchnorm_fp32 else ()
 
 
-def check_castable(module: nn.Module) -> None:
+def check_castable(module: nn.Module, known: Container[Tensor] = ()) -> None:
     """Refuse a model that cannot be cast: wrapped, scripted, half, double or lazy.
 
     Args:
         module: The model as the user built it.
+        known: Parameters that were cast with another model already.
 
     Raises:
         ValueError: The model, or a part of it, is in one of those states. Nothing was changed.
@@ -78,7 +79,7 @@ def check_castable(module: nn.Module) -> None:
             "Remove the .double() call, or train with precision='64-true'."
         )
     for name, parameter in module.named_parameters():
-        if parameter.dtype in _HALF_DTYPES:
+        if parameter.dtype in _HALF_DTYPES and parameter not in known:
             raise ValueError(
                 f"parameter {name!r} has dtype {parameter.dtype}; the model must come in "
                 "torch.float32, since master weights made from half values have lost their low "

@@ -29,11 +29,20 @@ class ModuleHooks:
         module: The converted model.
         masters: Its masters.
         half_dtype: Dtype of the half weights.
+        output_dtype: Dtype that the floating outputs of the model's own forward become.
     """
 
-    def __init__(self, module: nn.Module, masters: MasterWeights, half_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        masters: MasterWeights,
+        half_dtype: torch.dtype,
+        *,
+        output_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self._masters = masters
         self._half_dtype = half_dtype
+        self._output_dtype = output_dtype
         self._forward = _function_of(module.forward)
         # One entry per forward in progress, None for a borrowed call.
         self._modes: list[HalfForwardMode | None] = []
@@ -46,7 +55,7 @@ class ModuleHooks:
                 # They check the dtypes before a function mode could step in.
                 hook = _Hook(part, self._before_recurrence)
                 self._handles.append(part.register_forward_pre_hook(hook))
-        for part in dict.fromkeys([module, *masters.owners]):
+        for part in dict.fromkeys([module, *masters.owners_in(module)]):
             self._handles += [
                 part.register_state_dict_post_hook(_Hook(part, self._after_state_dict)),
                 part.register_load_state_dict_pre_hook(_Hook(part, self._before_loading)),
@@ -103,7 +112,7 @@ class ModuleHooks:
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
         # Empty if a pre-hook that ran before ours has raised.
         is_own = bool(self._modes) and self._leave_forward()
-        return cast_floating(output, torch.float32) if is_own else None
+        return cast_floating(output, self._output_dtype) if is_own else None
 
     def _leave_forward(self) -> bool:
         mode = self._modes.pop()

@@ -38,6 +38,7 @@ class OptLevelProperties:
             ``False`` beside ``keep_batchnorm_fp32=True`` keeps only the batch norms.
         master_weights: Whether the optimizer steps on float32 masters; ``None`` at O1.
         loss_scale: ``"dynamic"`` or a fixed factor.
+        function_dtype: Half dtype that functions cast their inputs to; ``None`` if they do not.
     """
 
     opt_level: str
@@ -47,6 +48,7 @@ class OptLevelProperties:
     keep_norms_fp32: bool | None
     master_weights: bool | None
     loss_scale: LossScale
+    function_dtype: torch.dtype | None = None
 
     @property
     def half_dtype(self) -> torch.dtype | None:
@@ -65,9 +67,10 @@ class OptLevelProperties:
             One entry per property; a dtype by its name, such as ``"float16"``.
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if self.cast_model_type is not None:
-            values["cast_model_type"] = _dtype_name(self.cast_model_type)
-        return values
+        return {
+            name: _dtype_name(value) if isinstance(value, torch.dtype) else value
+            for name, value in values.items()
+        }
 
 
 OPT_LEVELS: Mapping[str, OptLevelProperties] = MappingProxyType(
@@ -75,7 +78,7 @@ OPT_LEVELS: Mapping[str, OptLevelProperties] = MappingProxyType(
         properties.opt_level: properties
         for properties in (
             OptLevelProperties("O0", torch.float32, False, None, None, False, 1.0),
-            OptLevelProperties("O1", None, True, None, None, None, "dynamic"),
+            OptLevelProperties("O1", None, True, None, None, None, "dynamic", torch.float16),
             OptLevelProperties("O2", torch.float16, False, True, True, True, "dynamic"),
             OptLevelProperties("O3", torch.float16, False, False, False, False, 1.0),
         )
@@ -83,7 +86,15 @@ OPT_LEVELS: Mapping[str, OptLevelProperties] = MappingProxyType(
 )
 """Read-only table of the levels, with float16 as the half dtype."""
 
-PRECISION_LEVELS: tuple[str, ...] = ("O0", "O2", "O2-bf16", "O3", "O3-bf16")
+PRECISION_LEVELS: tuple[str, ...] = (
+    "O0",
+    "O1",
+    "O1-bf16",
+    "O2",
+    "O2-bf16",
+    "O3",
+    "O3-bf16",
+)
 """The ``precision`` strings that :func:`parse_precision` understands."""
 
 
@@ -138,14 +149,16 @@ def resolve_opt_level(
     is_half = cast in _HALF_DTYPES
     keep_batchnorm, keep_norms = _kept_norms(level, is_half, keep_batchnorm, keep_norms)
     default_scale = _default_loss_scale(level, cast if is_half else half_dtype)
+    is_patching = level.patch_torch_functions if patching is None else patching
     return OptLevelProperties(
         opt_level=level.opt_level,
         cast_model_type=cast,
-        patch_torch_functions=level.patch_torch_functions if patching is None else patching,
+        patch_torch_functions=is_patching,
         keep_batchnorm_fp32=keep_batchnorm,
         keep_norms_fp32=keep_norms,
         master_weights=_master_weights(level, cast, masters),
         loss_scale=default_scale if loss_scale is None else parse_loss_scale(loss_scale),
+        function_dtype=half_dtype if is_patching else None,
     )
 
 
@@ -168,11 +181,6 @@ def parse_precision(precision: str) -> tuple[str, torch.dtype]:
     if precision in PRECISION_LEVELS:
         level, _, suffix = precision.partition("-")
         return level, torch.bfloat16 if suffix else torch.float16
-    if precision in ("O1", "O1-bf16"):
-        raise ValueError(
-            f"precision = {precision!r}; O1 is not available in this version, allowed are "
-            f"{_quoted(PRECISION_LEVELS)}; use 'O2', or Lightning's '16-mixed' or 'bf16-mixed'"
-        )
     raise ValueError(
         f"precision = {precision!r}; allowed are {_quoted(PRECISION_LEVELS)}; "
         f"{_spelling_hint(precision, PRECISION_LEVELS)}"

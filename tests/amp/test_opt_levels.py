@@ -19,7 +19,7 @@ FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 TABLE = {
     "O0": OptLevelProperties("O0", FP32, False, None, None, False, 1.0),
-    "O1": OptLevelProperties("O1", None, True, None, None, None, "dynamic"),
+    "O1": OptLevelProperties("O1", None, True, None, None, None, "dynamic", FP16),
     "O2": OptLevelProperties("O2", FP16, False, True, True, True, "dynamic"),
     "O3": OptLevelProperties("O3", FP16, False, False, False, False, 1.0),
 }
@@ -39,11 +39,16 @@ def test_defaults_of_a_level(level):
 
 @pytest.mark.parametrize(
     ("level", "cast", "loss_scale"),
-    [("O0", FP32, 1.0), ("O1", None, 1.0), ("O2", BF16, 1.0), ("O3", BF16, 1.0)],
+    [("O0", FP32, 1.0), ("O2", BF16, 1.0), ("O3", BF16, 1.0)],
 )
 def test_bfloat16_needs_no_dynamic_scale(level, cast, loss_scale):
     expected = dataclasses.replace(TABLE[level], cast_model_type=cast, loss_scale=loss_scale)
     assert resolve_opt_level(level, half_dtype=BF16) == expected
+
+
+def test_bfloat16_at_o1():
+    expected = dataclasses.replace(TABLE["O1"], function_dtype=BF16, loss_scale=1.0)
+    assert resolve_opt_level("O1", half_dtype=BF16) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,11 @@ def test_bfloat16_needs_no_dynamic_scale(level, cast, loss_scale):
         ("O3", {"half_dtype": BF16, "loss_scale": 3.0}, {"cast_model_type": BF16, "loss_scale": 3}),
         ("O1", {"loss_scale": 64.0, "patch_torch_functions": True}, {"loss_scale": 64.0}),
         ("O1", {"cast_model_type": False}, {}),
-        ("O1", {"patch_torch_functions": False}, {"patch_torch_functions": False}),
+        (
+            "O1",
+            {"patch_torch_functions": False},
+            {"patch_torch_functions": False, "function_dtype": None},
+        ),
         ("O2", {"patch_torch_functions": False}, {}),
         ("O2", {"cast_model_type": BF16}, {"cast_model_type": BF16, "loss_scale": 1.0}),
         ("O2", {"half_dtype": BF16, "cast_model_type": FP16}, {}),
@@ -185,8 +194,10 @@ def test_description_survives_a_safe_load():
         "keep_norms_fp32": True,
         "master_weights": True,
         "loss_scale": "dynamic",
+        "function_dtype": None,
     }
-    assert resolve_opt_level("O1").describe()["cast_model_type"] is None
+    at_o1 = resolve_opt_level("O1", half_dtype=BF16).describe()
+    assert (at_o1["cast_model_type"], at_o1["function_dtype"]) == (None, "bfloat16")
     file = io.BytesIO()
     torch.save(description, file)
     file.seek(0)
@@ -197,6 +208,8 @@ def test_description_survives_a_safe_load():
     ("precision", "level", "half_dtype"),
     [
         ("O0", "O0", FP16),
+        ("O1", "O1", FP16),
+        ("O1-bf16", "O1", BF16),
         ("O2", "O2", FP16),
         ("O2-bf16", "O2", BF16),
         ("O3", "O3", FP16),
@@ -217,13 +230,11 @@ def test_every_precision_level_resolves():
 @pytest.mark.parametrize(
     ("precision", "message"),
     [
-        ("O7", r"precision = 'O7'; allowed are 'O0', 'O2', 'O2-bf16', 'O3', 'O3-bf16'; "),
+        ("O7", r"precision = 'O7'; allowed are 'O0', 'O1', 'O1-bf16', 'O2', 'O2-bf16', 'O3', "),
         ("02-bf16", r"letter O, not the digit zero: write 'O2-bf16'"),
         ("o3", r"write 'O3'"),
         ("O2-fp16", r"choose one of these"),
         ("O0-bf16", r"choose one of these"),
-        ("O1", r"precision = 'O1'; O1 is not available in this version, allowed are 'O0', "),
-        ("O1-bf16", r"precision = 'O1-bf16'; O1 is not available in this version"),
         (16, r"precision = 16; allowed are"),
     ],
 )
