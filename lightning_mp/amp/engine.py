@@ -7,7 +7,7 @@ through :meth:`AmpEngine.step_of`.
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -25,6 +25,7 @@ from lightning_mp.amp.module_hooks import ModuleHooks
 from lightning_mp.amp.opt_levels import OptLevelProperties
 from lightning_mp.amp.optimizer_step import OptimizerStep
 from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
+from lightning_mp.amp.owned_optimizer import OwnedOptimizer
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
@@ -38,7 +39,7 @@ class AmpEngine:
 
     Args:
         properties: Resolved properties of the level.
-        scaler: Scaler of the loss.
+        scaler: Scaler of the loss, or one for each of several losses.
         output_dtype: Dtype that the floating outputs of a cast model's own forward become.
 
     Example:
@@ -60,12 +61,12 @@ class AmpEngine:
     def __init__(
         self,
         properties: OptLevelProperties,
-        scaler: LossScaler,
+        scaler: LossScaler | Sequence[LossScaler],
         *,
         output_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.properties = properties
-        self.scaler = scaler
+        self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
         self._output_dtype = output_dtype
         self._tracker = OverflowTracker()
         # Bounded: nobody need ask for the records.
@@ -75,6 +76,7 @@ class AmpEngine:
         self._num_models = 0
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
+        self._owned: dict[Optimizer, OwnedOptimizer] = {}
         self._unscaled = UnscaledGradients()
         self._guards: list[SchedulerGuard] = []
         self._found_inf = torch.zeros(())
@@ -89,6 +91,11 @@ class AmpEngine:
         if self._masters is None:
             raise RuntimeError("no model was converted yet; call convert(model) first")
         return self._masters
+
+    @property
+    def scaler(self) -> LossScaler:
+        """The scaler of the loss; of the first, if there are several."""
+        return self.scalers[0]
 
     @property
     def is_converted(self) -> bool:
@@ -146,6 +153,23 @@ class AmpEngine:
                 optimizer, self.masters, self.scaler, self._names, self._unscaled
             )
 
+    def own(self, optimizer: Optimizer) -> OwnedOptimizer:
+        """Let an optimizer hold the masters for good; its owner calls its ``step``.
+
+        Args:
+            optimizer: A torch optimizer over the converted models' parameters.
+
+        Returns:
+            What follows its steps; the same object at a second call.
+        """
+        self.masters.follow_devices()
+        if not self.properties.master_weights:
+            self._warn_of_vanishing_eps([optimizer])
+            self.masters.drop()
+        if optimizer not in self._owned:
+            self._owned[optimizer] = OwnedOptimizer(optimizer, self.masters, self._names)
+        return self._owned[optimizer]
+
     def guard_scheduler(self, scheduler: Any, optimizer: Optimizer) -> None:
         """Hold a learning-rate scheduler while its optimizer skips.
 
@@ -182,6 +206,10 @@ class AmpEngine:
         """Return the context that the model's forward, its loss and its backward run in."""
         dtype = self.properties.half_dtype
         return nullcontext() if dtype is None else HalfForwardMode(dtype)
+
+    def backward_context(self) -> Any:
+        """Return the context that a backward runs in, for what it computes of the forward again."""
+        return self.forward_context()
 
     def scale_loss(self, loss: Tensor, *, is_synchronising: bool = False) -> Tensor:
         """Scale a loss and prepare the gradients that exist already for its backward.
@@ -284,6 +312,8 @@ class AmpEngine:
             guard.remove()
         for step in self._steps.values():
             step.detach()
+        for owned in self._owned.values():
+            owned.detach()
         for hooks in self._hooks:
             hooks.remove()
         if self._masters is not None:
@@ -293,7 +323,7 @@ class AmpEngine:
             for parameter in self._names:
                 parameter.grad = None
         self._guards, self._hooks, self._masters, self._num_models = [], [], None, 0
-        self._steps, self._names = {}, {}
+        self._steps, self._owned, self._names = {}, {}, {}
         self._unscaled.clear()
 
     def _convert(self, module: nn.Module) -> None:
