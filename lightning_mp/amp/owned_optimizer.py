@@ -55,12 +55,12 @@ class OwnedOptimizer:
         return self._swap.parameters
 
     def open_window(self, scaler: LossScaler) -> None:
-        """Begin a backward under a scaler; one that is open for the same scaler goes on.
+        """Begin a backward under a scaler; a window open at the same scale goes on.
 
         Args:
             scaler: Scaler of the loss.
         """
-        if self._window is not None and self._window.scaler is scaler:
+        if self._window is not None and self._window.has_scale_of(scaler):
             return
         self.close_window()
         self._swap.hold()

@@ -36,16 +36,24 @@ class ScaledBackward:
         scaler: LossScaler,
         names: Mapping[Tensor, str],
     ) -> None:
-        self.scaler = scaler
+        self._scaler = scaler
+        self._scale = scaler.scale
         self._parameters = tuple(parameters)
         self._masters = masters
         self._names = names
         self._inv_scale = scaler.inv_scale
-        self._earlier = {
-            item: item.grad for item in self._parameters if item.grad is not None
-        }
+        self._earlier = {item: item.grad for item in self._parameters if item.grad is not None}
         for parameter in self._parameters:
             parameter.grad = None
+
+    def has_scale_of(self, scaler: LossScaler) -> bool:
+        """Tell whether a backward under a scaler, as it is now, may share this window.
+
+        Args:
+            scaler: A loss scaler.
+        """
+        # The scaler replaces its scale whenever it moves.
+        return scaler is self._scaler and scaler.scale is self._scale
 
     @torch.no_grad()
     def close(self) -> GradientCheck:
@@ -60,7 +68,7 @@ class ScaledBackward:
         fresh = [item for item in self._parameters if item.grad is not None]
         check = GradientCheck(fresh, self._names)
         raise_gradients(fresh, self._masters)
-        if fresh and not self.scaler.is_identity:
+        if fresh and not self._scaler.is_identity:
             scale_gradients_([dense_values(item) for item in fresh], self._inv_scale)
         for parameter, earlier in self._earlier.items():
             new = parameter.grad
