@@ -69,7 +69,7 @@ class AmpSession:
             item.open_window(scaler)
         try:
             # Activation checkpointing runs parts of the forward again in here.
-            with engine.backward_context():
+            with engine.forward_context():
                 yield scaler.scale_loss(loss)
         except BaseException:
             for item in owned:

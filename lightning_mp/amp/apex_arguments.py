@@ -8,9 +8,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
+from lightning_mp.amp.model_cast import check_castable
 from lightning_mp.amp.opt_levels import OptLevelProperties
 
-__all__ = ["check_models", "check_optimizers", "model_list", "optimizer_list", "parse_num_losses"]
+__all__ = [
+    "check_models",
+    "check_optimizers",
+    "model_list",
+    "optimizer_list",
+    "parse_num_losses",
+    "raise_half_parameters",
+]
+
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def model_list(models: Any) -> list[nn.Module]:
@@ -92,14 +102,30 @@ def check_models(models: Sequence[nn.Module], properties: OptLevelProperties) ->
                 f"the model is wrapped in {type(model).__name__}; allowed: the bare module; call "
                 "amp.initialize first and wrap what it returns"
             )
-        for name, parameter in model.named_parameters():
-            is_half = parameter.dtype in (torch.float16, torch.bfloat16)
-            if is_half and not _amp_state.allow_incoming_model_not_fp32:
+        half = [item for item in model.named_parameters() if item[1].dtype in _HALF_DTYPES]
+        if properties.half_dtype is not None:
+            check_castable(model, {parameter for _, parameter in half})
+        for name, parameter in half:
+            if not _amp_state.allow_incoming_model_not_fp32:
                 raise ValueError(
                     f"parameter {name!r} has dtype {parameter.dtype}; allowed: torch.float32; "
                     "remove .half() or .bfloat16() and let amp.initialize cast, or set "
                     "amp._amp_state.allow_incoming_model_not_fp32 = True"
                 )
+
+
+@torch.no_grad()
+def raise_half_parameters(models: Sequence[nn.Module]) -> None:
+    """Turn half parameters into float32 ones, in place, as every level starts from these.
+
+    Args:
+        models: Models that :func:`check_models` accepts.
+    """
+    for model in models:
+        for parameter in model.parameters():
+            if parameter.dtype in _HALF_DTYPES:
+                parameter.grad = None
+                parameter.data = parameter.data.float()
 
 
 def check_optimizers(

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_mp.amp.forward_mode import HalfForwardMode
+from lightning_mp.amp.function_cast_hooks import FunctionCastHooks
+from lightning_mp.amp.function_casts import FunctionCasts, Implementation
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -24,6 +26,7 @@ from lightning_mp.amp.model_cast import check_castable
 from lightning_mp.amp.module_hooks import ModuleHooks
 from lightning_mp.amp.opt_levels import OptLevelProperties
 from lightning_mp.amp.optimizer_step import OptimizerStep
+from lightning_mp.amp.output_cast import OutputCast
 from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
 from lightning_mp.amp.owned_optimizer import OwnedOptimizer
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
@@ -40,7 +43,10 @@ class AmpEngine:
     Args:
         properties: Resolved properties of the level.
         scaler: Scaler of the loss, or one for each of several losses.
-        output_dtype: Dtype that the floating outputs of a cast model's own forward become.
+        output_dtype: Dtype that the floating outputs of a model's own forward become; ``None`` for
+            FP32 where the model or its functions are cast, and for no change where they are not.
+        allow_banned: Whether banned functions run in FP32 at O1 instead of being refused.
+        function_casts: Implementation of O1's casts: ``"auto"``, ``"native"`` or ``"python"``.
 
     Example:
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
@@ -63,17 +69,22 @@ class AmpEngine:
         properties: OptLevelProperties,
         scaler: LossScaler | Sequence[LossScaler],
         *,
-        output_dtype: torch.dtype = torch.float32,
+        output_dtype: torch.dtype | None = None,
+        allow_banned: bool = False,
+        function_casts: Implementation = "auto",
     ) -> None:
         self.properties = properties
         self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
         self._output_dtype = output_dtype
+        self._allow_banned = allow_banned
+        self._implementation: Implementation = function_casts
+        self._casts: FunctionCasts | None = None
         self._tracker = OverflowTracker()
         # Bounded: nobody need ask for the records.
         self._overflows: deque[OverflowRecord] = deque(maxlen=_MAX_RECORDS)
         self._masters: MasterWeights | None = None
-        self._hooks: list[ModuleHooks] = []
-        self._num_models = 0
+        self._models: list[nn.Module] = []
+        self._hooks: list[ModuleHooks | FunctionCastHooks | OutputCast] = []
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
         self._owned: dict[Optimizer, OwnedOptimizer] = {}
@@ -96,6 +107,11 @@ class AmpEngine:
     def scaler(self) -> LossScaler:
         """The scaler of the loss; of the first, if there are several."""
         return self.scalers[0]
+
+    @property
+    def casts(self) -> FunctionCasts | None:
+        """The casts of O1, ``None`` at other levels and before a model is converted."""
+        return self._casts
 
     @property
     def is_converted(self) -> bool:
@@ -134,6 +150,7 @@ class AmpEngine:
                 check_castable(module, known)
         for module in modules:
             self._convert(module)
+        self._hook_models(modules)
 
     def attach(self, optimizers: list[Optimizer]) -> None:
         """Take over optimizers of the converted model.
@@ -142,7 +159,7 @@ class AmpEngine:
             optimizers: Torch optimizers over the model's parameters; one that is attached already
                 is left as it is.
         """
-        self.masters.follow_devices()
+        self._follow_devices()
         if optimizers and not self.properties.master_weights:
             self._warn_of_vanishing_eps(optimizers)
             self.masters.drop()
@@ -162,7 +179,7 @@ class AmpEngine:
         Returns:
             What follows its steps; the same object at a second call.
         """
-        self.masters.follow_devices()
+        self._follow_devices()
         if not self.properties.master_weights:
             self._warn_of_vanishing_eps([optimizer])
             self.masters.drop()
@@ -204,12 +221,10 @@ class AmpEngine:
 
     def forward_context(self) -> Any:
         """Return the context that the model's forward, its loss and its backward run in."""
+        if self._casts is not None:
+            return self._casts.context()
         dtype = self.properties.half_dtype
         return nullcontext() if dtype is None else HalfForwardMode(dtype)
-
-    def backward_context(self) -> Any:
-        """Return the context that a backward runs in, for what it computes of the forward again."""
-        return self.forward_context()
 
     def scale_loss(self, loss: Tensor, *, is_synchronising: bool = False) -> Tensor:
         """Scale a loss and prepare the gradients that exist already for its backward.
@@ -314,33 +329,67 @@ class AmpEngine:
             step.detach()
         for owned in self._owned.values():
             owned.detach()
-        for hooks in self._hooks:
-            hooks.remove()
+        self._remove_hooks()
         if self._masters is not None:
             self._masters.restore()
         if self.properties.half_dtype is not None:
             # Those of the FP32 parameters may still be scaled.
             for parameter in self._names:
                 parameter.grad = None
-        self._guards, self._hooks, self._masters, self._num_models = [], [], None, 0
+        self._guards, self._models, self._masters, self._casts = [], [], None, None
         self._steps, self._owned, self._names = {}, {}, {}
         self._unscaled.clear()
 
     def _convert(self, module: nn.Module) -> None:
         # One model is the rule; the parameters of later ones are told apart by a prefix.
-        prefix = f"model{self._num_models}." if self._num_models else ""
-        self._num_models += 1
+        prefix = f"model{len(self._models)}." if self._models else ""
+        self._models.append(module)
         for name, parameter in module.named_parameters():
             self._names.setdefault(parameter, prefix + name)
         if self._masters is None:
             self._masters = MasterWeights(module, self.properties)
         else:
             self._masters.add(module)
-        half_dtype = self.properties.half_dtype
-        if half_dtype is not None:
-            self._hooks.append(
-                ModuleHooks(module, self._masters, half_dtype, output_dtype=self._output_dtype)
+
+    def _hook_models(self, modules: Sequence[nn.Module]) -> None:
+        half_dtype, output_dtype = self.properties.half_dtype, self._output_dtype
+        if self.properties.function_dtype is not None:
+            self._follow_devices()
+        elif half_dtype is not None:
+            self._hooks += [
+                ModuleHooks(
+                    module, self.masters, half_dtype, output_dtype=output_dtype or torch.float32
+                )
+                for module in modules
+            ]
+        elif output_dtype is not None:
+            self._hooks += [OutputCast(module, output_dtype) for module in modules]
+
+    def _follow_devices(self) -> None:
+        """Move masters to their models' devices, and choose O1's casts by these."""
+        self.masters.follow_devices()
+        half_dtype = self.properties.function_dtype
+        if half_dtype is None:
+            return
+        tensors = (item for model in self._models for item in model.parameters())
+        device_types = tuple(sorted({item.device.type for item in tensors})) or ("cpu",)
+        if self._casts is None or self._casts.device_types != device_types:
+            self._casts = FunctionCasts(
+                half_dtype,
+                allow_banned=self._allow_banned,
+                implementation=self._implementation,
+                device_types=device_types,
             )
+            self._remove_hooks()
+        self._hooks += [
+            FunctionCastHooks(model, self._casts, output_dtype=self._output_dtype or torch.float32)
+            for model in self._models[len(self._hooks) :]
+        ]
+
+    def _remove_hooks(self) -> None:
+        for hooks in self._hooks:
+            hooks.remove()
+        self._hooks = []
 
     def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
         smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps

@@ -8,28 +8,28 @@ Everything else runs as it is: as in Apex O2, activations stay in half. Code com
 """
 
 from collections.abc import Callable, Iterable
-from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lightning_mp.amp import forward_tables as tables
 from lightning_mp.amp.cross_entropy import half_cross_entropy
+from lightning_mp.amp.torch_calls import (
+    HALF_DTYPES,
+    Args,
+    Kwargs,
+    are_plain,
+    cast_call,
+    dtypes_of,
+    without_override_check,
+)
 
 __all__ = ["HalfForwardMode"]
 
-_Args = tuple[Any, ...]
-_Kwargs = dict[str, Any]
-
-_HALF = frozenset([torch.float16, torch.bfloat16])
 _FP32 = frozenset([torch.float32])
-_PLAIN = frozenset([Tensor, nn.Parameter])
-_OVERRIDE_CHECKS = frozenset(
-    ["has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"]
-)
 
 
 class HalfForwardMode(TorchFunctionMode):
@@ -54,7 +54,7 @@ class HalfForwardMode(TorchFunctionMode):
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        if dtype not in _HALF:
+        if dtype not in HALF_DTYPES:
             raise ValueError(
                 f"dtype = {dtype}; allowed: torch.float16, torch.bfloat16; "
                 "pass the half dtype the model was cast to"
@@ -67,8 +67,8 @@ class HalfForwardMode(TorchFunctionMode):
         self,
         func: Callable,
         types: Iterable[type],
-        args: _Args = (),
-        kwargs: _Kwargs | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         """Run one torch call, by its rule if a table names it."""
         rule = _RULES.get(func)
@@ -76,88 +76,84 @@ class HalfForwardMode(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         return rule(self, func, types, args, kwargs or {})
 
-    def _loss(self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs) -> Any:
-        args, kwargs = _cast_call(args, kwargs, _HALF, torch.float32)
+    def _loss(self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs) -> Any:
+        args, kwargs = cast_call(args, kwargs, HALF_DTYPES, torch.float32)
         return func(*args, **kwargs)
 
     def _loss_with_callback(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+        self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs
     ) -> Any:
-        return self._inside(func, types, *_cast_call(args, kwargs, _HALF, torch.float32))
+        return self._inside(func, types, *cast_call(args, kwargs, HALF_DTYPES, torch.float32))
 
     def _cross_entropy(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+        self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs
     ) -> Any:
         return half_cross_entropy(*args, **kwargs)
 
-    def _same_dtype(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
-    ) -> Any:
+    def _same_dtype(self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs) -> Any:
         args, kwargs = self._round_if_mixed(args, kwargs)
         return func(*args, **kwargs)
 
     def _same_dtype_in_place(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+        self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs
     ) -> Any:
         if _dtype_of(args[0]) == self.dtype:
             args, kwargs = self._round_if_mixed(args, kwargs)
         return func(*args, **kwargs)
 
     def _same_dtype_composite(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+        self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs
     ) -> Any:
         return self._inside(func, types, *self._round_if_mixed(args, kwargs))
 
-    def _attention(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
-    ) -> Any:
+    def _attention(self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs) -> Any:
         query, *_ = args or kwargs.values()
-        is_slow = self.is_cpu_attention_fp32 and self.dtype in _dtypes(args, kwargs)
+        is_slow = self.is_cpu_attention_fp32 and self.dtype in dtypes_of(args, kwargs)
         if not is_slow or query.device.type != "cpu":
             return self._same_dtype(func, types, args, kwargs)
-        args, kwargs = _cast_call(args, kwargs, _HALF, torch.float32)
+        args, kwargs = cast_call(args, kwargs, HALF_DTYPES, torch.float32)
         return func(*args, **kwargs).to(self.dtype)
 
-    def _norm(self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs) -> Any:
+    def _norm(self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs) -> Any:
         tensor, args, kwargs = _split_input(args, kwargs)
-        parameters = _dtypes(args, kwargs)
+        parameters = dtypes_of(args, kwargs)
         dtype = _dtype_of(tensor)
         if dtype == torch.float32 and parameters == {self.dtype}:
             return func(tensor.to(self.dtype), *args, **kwargs)
-        is_mixed = dtype in _HALF and parameters == _FP32
+        is_mixed = dtype in HALF_DTYPES and parameters == _FP32
         if is_mixed and func not in tables.MIXED_NORMS.get(tensor.device.type, ()):
             return func(tensor.float(), *args, **kwargs).to(dtype)
         return func(tensor, *args, **kwargs)
 
     def _fp32_inside(
-        self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs
+        self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs
     ) -> Any:
         tensor, args, kwargs = _split_input(args, kwargs)
         dtype = _dtype_of(tensor)
-        if dtype is None or not {dtype, *_dtypes(args, kwargs)} & _HALF:
+        if dtype is None or not {dtype, *dtypes_of(args, kwargs)} & HALF_DTYPES:
             return func(tensor, *args, **kwargs)
-        args, kwargs = _cast_call((tensor, *args), kwargs, _HALF, torch.float32)
+        args, kwargs = cast_call((tensor, *args), kwargs, HALF_DTYPES, torch.float32)
         return func(*args, **kwargs).to(dtype)
 
-    def _inside(self, func: Callable, types: Iterable[type], args: _Args, kwargs: _Kwargs) -> Any:
+    def _inside(self, func: Callable, types: Iterable[type], args: Args, kwargs: Kwargs) -> Any:
         """Run the body of a Python function with the mode on, so that the calls in it have rules.
 
         The function would hand itself to the mode again, without end; its own check for overrides
         is therefore answered with no. Not so for tensor subclasses, which may take the call over,
         nor under a compiler, which cannot trace this.
         """
-        is_plain = all(kind in _PLAIN for kind in types) and not torch.compiler.is_compiling()
-        body = _without_override_check(func) if is_plain else None
+        is_plain = are_plain(types) and not torch.compiler.is_compiling()
+        body = without_override_check(func) if is_plain else None
         if body is None:
             return func(*args, **kwargs)
         with self:
             return body(*args, **kwargs)
 
-    def _round_if_mixed(self, args: _Args, kwargs: _Kwargs) -> tuple[_Args, _Kwargs]:
+    def _round_if_mixed(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Round float32 arguments to half if there are half ones among them."""
-        dtypes = _dtypes(args, kwargs)
+        dtypes = dtypes_of(args, kwargs)
         if self.dtype in dtypes and torch.float32 in dtypes:
-            return _cast_call(args, kwargs, _FP32, self.dtype)
+            return cast_call(args, kwargs, _FP32, self.dtype)
         return args, kwargs
 
 
@@ -181,7 +177,7 @@ def _has_matrix_unit(dtype: torch.dtype) -> bool:
     return bool(getattr(torch.cpu, name, bool)())
 
 
-def _split_input(args: _Args, kwargs: _Kwargs) -> tuple[Any, _Args, _Kwargs]:
+def _split_input(args: Args, kwargs: Kwargs) -> tuple[Any, Args, Kwargs]:
     """Split off the first argument, given by place or by name."""
     if args:
         return args[0], args[1:], kwargs
@@ -192,50 +188,3 @@ def _split_input(args: _Args, kwargs: _Kwargs) -> tuple[Any, _Args, _Kwargs]:
 def _dtype_of(value: Any) -> torch.dtype | None:
     """Return a tensor's dtype, None for foreign classes with an override of their own."""
     return value.dtype if isinstance(value, Tensor) else None
-
-
-def _dtypes(args: _Args, kwargs: _Kwargs) -> set[torch.dtype]:
-    found: set[torch.dtype] = set()
-    _collect_dtypes(args, found)
-    if kwargs:
-        _collect_dtypes(kwargs.values(), found)
-    return found
-
-
-def _collect_dtypes(values: Iterable[Any], found: set[torch.dtype]) -> None:
-    for value in values:
-        if isinstance(value, Tensor):
-            found.add(value.dtype)
-        elif isinstance(value, (list, tuple)):
-            _collect_dtypes(value, found)
-
-
-def _cast_call(
-    args: _Args, kwargs: _Kwargs, sources: frozenset[torch.dtype], target: torch.dtype
-) -> tuple[_Args, _Kwargs]:
-    """Cast the tensors of these dtypes among the arguments, all but a result tensor ``out``."""
-    return _cast(args, sources, target), {
-        name: value if name == "out" else _cast(value, sources, target)
-        for name, value in kwargs.items()
-    }
-
-
-def _cast(value: Any, sources: frozenset[torch.dtype], target: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(target) if value.dtype in sources else value
-    if type(value) in (list, tuple):
-        return type(value)(_cast(item, sources, target) for item in value)
-    return value
-
-
-def _without_override_check(func: Callable) -> Callable | None:
-    """Return the function with its check for overrides answered no, or None if it has none."""
-    checks = isinstance(func, FunctionType) and _OVERRIDE_CHECKS.intersection(
-        func.__code__.co_names
-    )
-    if not checks:
-        return None
-    scope = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
-    body = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body

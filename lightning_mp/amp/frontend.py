@@ -21,6 +21,7 @@ from lightning_mp.amp.apex_arguments import (
     model_list,
     optimizer_list,
     parse_num_losses,
+    raise_half_parameters,
 )
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -126,8 +127,8 @@ def initialize(
         scalers,
         output_dtype=cast_model_outputs,
         allow_banned=allow_banned,
-        allow_half=_amp_state.allow_incoming_model_not_fp32,
     )
+    raise_half_parameters(given_models)
     engine.convert(*given_models)
     for optimizer in given_optimizers:
         engine.own(optimizer)

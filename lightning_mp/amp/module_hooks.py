@@ -5,8 +5,6 @@ loaded goes into the masters without rounding. Inputs of the model's ``forward``
 outputs FP32, as Apex did; code that calls a submodule directly stays half.
 """
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_mp.amp.forward_mode import HalfForwardMode
 from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.own_hook import OwnHook, function_of
 from lightning_mp.amp.tree import cast_floating
 
 __all__ = ["ModuleHooks"]
@@ -43,22 +42,24 @@ class ModuleHooks:
         self._masters = masters
         self._half_dtype = half_dtype
         self._output_dtype = output_dtype
-        self._forward = _function_of(module.forward)
+        self._forward = function_of(module.forward)
         # One entry per forward in progress, None for a borrowed call.
         self._modes: list[HalfForwardMode | None] = []
         self._handles = [
-            module.register_forward_pre_hook(_Hook(module, self._before_forward), with_kwargs=True),
-            module.register_forward_hook(_Hook(module, self._after_forward), always_call=True),
+            module.register_forward_pre_hook(
+                OwnHook(module, self._before_forward), with_kwargs=True
+            ),
+            module.register_forward_hook(OwnHook(module, self._after_forward), always_call=True),
         ]
         for part in module.modules():
             if isinstance(part, nn.RNNBase):
                 # They check the dtypes before a function mode could step in.
-                hook = _Hook(part, self._before_recurrence)
+                hook = OwnHook(part, self._before_recurrence)
                 self._handles.append(part.register_forward_pre_hook(hook))
         for part in dict.fromkeys([module, *masters.owners_in(module)]):
             self._handles += [
-                part.register_state_dict_post_hook(_Hook(part, self._after_state_dict)),
-                part.register_load_state_dict_pre_hook(_Hook(part, self._before_loading)),
+                part.register_state_dict_post_hook(OwnHook(part, self._after_state_dict)),
+                part.register_load_state_dict_pre_hook(OwnHook(part, self._before_loading)),
             ]
 
     def remove(self) -> None:
@@ -98,7 +99,7 @@ class ModuleHooks:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         # Wrappers borrow the call of a module for another of its methods (a Trainer's strategy runs
         # training_step this way); what passes then is a batch or a loss, not the model's own data.
-        if _function_of(module.forward) != self._forward:
+        if function_of(module.forward) != self._forward:
             self._modes.append(None)
             return None
         mode = HalfForwardMode(self._half_dtype)
@@ -121,33 +122,9 @@ class ModuleHooks:
         return mode is not None
 
 
-class _Hook:
-    """A bound hook that means one module: a copy of the module carries an inert hook."""
-
-    def __init__(self, module: nn.Module | None, function: Callable[..., Any] | None) -> None:
-        self._module = None if module is None else weakref.ref(module)
-        self._function = function
-
-    def __call__(self, module: nn.Module, *args: Any) -> Any:
-        # A compiler cannot trace what a hook does to the state of the process; what it compiles
-        # runs inside the forward context, which casts where dtypes meet.
-        if torch.compiler.is_compiling():
-            return None
-        if self._function is None or self._module is None or self._module() is not module:
-            return None
-        return self._function(module, *args)
-
-    def __reduce__(self) -> tuple[type["_Hook"], tuple[None, None]]:
-        return (_Hook, (None, None))
-
-
 def _replace_renamed(state_dict: dict[str, Any], prefix: str, half: Tensor, value: Tensor) -> None:
     # A hook of the module's own, which ran first, may have given its tensor another name.
     for name, item in state_dict.items():
         is_half = isinstance(item, Tensor) and item.dtype == half.dtype and item.numel() > 0
         if name.startswith(prefix) and is_half and item.data_ptr() == half.data_ptr():
             state_dict[name] = value.view_as(item)
-
-
-def _function_of(method: Any) -> Any:
-    return getattr(method, "__func__", method)
