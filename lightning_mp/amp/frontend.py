@@ -23,6 +23,7 @@ from lightning_mp.amp.apex_arguments import (
     parse_num_losses,
     raise_half_parameters,
 )
+from lightning_mp.amp.apex_handle import AmpHandle
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.opt_levels import OptLevelProperties, resolve_opt_level
@@ -133,6 +134,8 @@ def initialize(
     for optimizer in given_optimizers:
         engine.own(optimizer)
     _register(AmpSession(engine), given_optimizers, verbosity)
+    if engine.casts is not None:
+        _amp_state.handle = AmpHandle(engine.casts)
     _print_banner(properties)
     return returned
 
