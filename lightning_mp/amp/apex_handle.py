@@ -142,9 +142,7 @@ def init(
     """
     half_dtype = _amp_state.half_dtype
     casts = FunctionCasts(half_dtype, allow_banned=allow_banned) if enabled else None
-    handle = AmpHandle(
-        casts, loss_scale=loss_scale, enable_caching=enable_caching, verbose=verbose
-    )
+    handle = AmpHandle(casts, loss_scale=loss_scale, enable_caching=enable_caching, verbose=verbose)
     if isinstance(_amp_state.handle, AmpHandle):
         _amp_state.handle._deactivate()
     handle.activate()
