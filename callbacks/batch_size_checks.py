@@ -5,13 +5,20 @@ from collections.abc import Sized
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
-from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
-from lightning.pytorch.strategies.xla import XLAStrategy
-from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from lightning_mp.lightning_api import (
+    BatchSizeFinder,
+    DDPStrategy,
+    DeepSpeedStrategy,
+    GradientAccumulationScheduler,
+    LightningModule,
+    SingleDeviceStrategy,
+    SingleDeviceXLAStrategy,
+    Trainer,
+    XLAStrategy,
+    rank_zero_warn,
+)
 
 __all__ = [
     "check_equal_shares",

@@ -10,7 +10,6 @@ import os
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_mp.callbacks.batch_size_checks import (
     check_trainer,
@@ -19,6 +18,7 @@ from lightning_mp.callbacks.batch_size_checks import (
 )
 from lightning_mp.callbacks.batch_size_plan import BatchSizeRamp, check_world_size
 from lightning_mp.callbacks.scheduled_loaders import ScheduledLoaders
+from lightning_mp.lightning_api import Callback, LightningModule, Trainer
 from lightning_mp.trainer_check import require_lightning_trainer
 
 __all__ = ["BatchSizeWarmup"]

@@ -7,11 +7,9 @@ only place that touches the fit loop's private attributes.
 
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import TQDMProgressBar
-
 from lightning_mp.callbacks.batch_size_plan import limit_num_batches
 from lightning_mp.callbacks.scheduled_batch_sampler import ScheduledBatchSampler
+from lightning_mp.lightning_api import TQDMProgressBar, Trainer
 
 __all__ = [
     "count_batches",

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import ClipRule, clip_gradients_
+from lightning_mp.lightning_api import Callback, LightningModule, MixedPrecision, Trainer
 from lightning_mp.precision import AmpPrecision
 from lightning_mp.trainer_check import require_lightning_trainer
 

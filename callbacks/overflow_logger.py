@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_mp.amp.overflow import OverflowRecord
+from lightning_mp.lightning_api import Callback, LightningModule, Trainer, rank_zero_info
 from lightning_mp.precision import AmpPrecision
 from lightning_mp.trainer_check import require_lightning_trainer
 

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Sequence
 
-import lightning as L
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_only
-
+from lightning_mp.lightning_api import (
+    Callback,
+    LightningModule,
+    ModelCheckpoint,
+    Trainer,
+    rank_zero_only,
+)
 from lightning_mp.trainer_check import require_lightning_trainer
 
 __all__ = ["RunReport", "run_summary"]
@@ -26,6 +29,7 @@ class RunReport(Callback):
         metrics: Names in ``trainer.callback_metrics`` to print, in this order; ``None`` prints all.
 
     Example:
+        >>> import lightning as L
         >>> trainer = L.Trainer(callbacks=[RunReport(metrics=["val/accuracy"])])
     """
 
@@ -33,7 +37,7 @@ class RunReport(Callback):
         self.metrics = metrics
         self._start_seconds = 0.0
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a Trainer of another distribution of Lightning.
 
         Args:
@@ -43,7 +47,7 @@ class RunReport(Callback):
         """
         require_lightning_trainer(trainer, asked_by="RunReport")
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock.
 
         Args:
@@ -52,7 +56,7 @@ class RunReport(Callback):
         """
         self._start_seconds = time.perf_counter()
 
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the table.
 
         Args:
@@ -65,7 +69,7 @@ class RunReport(Callback):
 
 
 def run_summary(
-    trainer: L.Trainer, seconds: float, metrics: Sequence[str] | None = None
+    trainer: Trainer, seconds: float, metrics: Sequence[str] | None = None
 ) -> dict[str, str]:
     """Collect the rows of :class:`RunReport`; call it on every rank.
 
@@ -94,7 +98,7 @@ def run_summary(
     }
 
 
-def _checkpoint_rows(trainer: L.Trainer) -> dict[str, str]:
+def _checkpoint_rows(trainer: Trainer) -> dict[str, str]:
     rows = {"last checkpoint": _NOT_AVAILABLE}
     for callback in trainer.checkpoint_callbacks:
         if not isinstance(callback, ModelCheckpoint):

@@ -6,9 +6,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_info
-
 from lightning_mp.callbacks.batch_size_checks import check_equal_shares, check_loader
 from lightning_mp.callbacks.batch_size_plan import planned_steps
 from lightning_mp.callbacks.epoch_limits import (
@@ -25,6 +22,7 @@ from lightning_mp.callbacks.epoch_limits import (
 from lightning_mp.callbacks.run_position import RunPosition
 from lightning_mp.callbacks.scheduled_batch_sampler import ScheduledBatchSampler
 from lightning_mp.callbacks.train_loader_hook import TrainLoaderHook
+from lightning_mp.lightning_api import Trainer, rank_zero_info
 
 __all__ = ["ScheduledLoaders"]
 

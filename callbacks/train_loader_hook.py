@@ -4,8 +4,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from lightning.pytorch import Trainer
 from torch.utils.data import Sampler
+
+from lightning_mp.lightning_api import Trainer
 
 __all__ = ["TrainLoaderHook"]
 

@@ -2,18 +2,19 @@
 
 Importing this package teaches the stock Trainer the precisions O0, O2, O2-bf16, O3 and O3-bf16,
 unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp`` works where Lightning is not
-installed.
+installed. Everything else works with ``lightning`` or with ``pytorch_lightning``: the one imported
+before, else ``lightning`` if it is installed, or the one that ``LIGHTNING_MP_PACKAGE`` names.
 """
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn
 
 from lightning_mp import amp
 from lightning_mp.__about__ import __version__
+from lightning_mp.lightning_package import PACKAGE
 
 __all__ = ["AmpPrecision", "Trainer", "__version__", "amp", "callbacks", "install", "uninstall"]
 
-if TYPE_CHECKING or find_spec("lightning") is not None:
+if TYPE_CHECKING or PACKAGE is not None:
     from lightning_mp import callbacks
     from lightning_mp.connector import install, is_opted_out, uninstall
     from lightning_mp.precision import AmpPrecision
@@ -26,8 +27,8 @@ else:
     def __getattr__(name: str) -> NoReturn:
         if name in __all__:
             raise ModuleNotFoundError(
-                f"lightning_mp.{name} needs the package lightning, which is not installed; "
-                "lightning_mp.amp works without it; pip install lightning",
+                f"lightning_mp.{name} needs the package lightning, which is not installed (nor "
+                "is pytorch_lightning); lightning_mp.amp works without; pip install lightning",
                 name="lightning",
             )
         raise AttributeError(f"module 'lightning_mp' has no attribute {name!r}")

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from typing_extensions import override
+
+from lightning_mp.lightning_api import TorchCheckpointIO
 
 __all__ = ["AtomicCheckpointIO", "save_atomically"]
 

@@ -15,10 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Union
 
-import lightning
-from lightning.pytorch import Trainer
-from lightning.pytorch.trainer import trainer as trainer_module
-
+from lightning_mp.lightning_api import LIGHTNING_VERSION, Trainer, trainer_module
 from lightning_mp.precision_input import PrecisionLevel, resolve_precision
 
 __all__ = [
@@ -206,7 +203,7 @@ def _find_precision_hints() -> list[dict[str, Any]]:
 
 def _moved(what: str) -> RuntimeError:
     return RuntimeError(
-        f"Lightning = {lightning.__version__}: {what}; supported: {_SUPPORTED_LIGHTNING}; install "
+        f"Lightning = {LIGHTNING_VERSION}: {what}; supported: {_SUPPORTED_LIGHTNING}; install "
         f"a supported version, or set {NO_PATCH_VARIABLE}=1 and use lightning_mp.Trainer or "
         "plugins=[AmpPrecision(...)]"
     )

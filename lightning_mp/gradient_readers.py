@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_mp.lightning_api import Callback, LightningModule, is_overridden
 
 __all__ = ["gradient_readers"]
 

@@ -6,11 +6,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.core.optimizer import LightningOptimizer, do_nothing_closure
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.utilities import GradClipAlgorithmType
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -26,7 +21,16 @@ from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
 from lightning_mp.gradient_readers import gradient_readers
 from lightning_mp.kernels.capability import describe_kernels
-from lightning_mp.trainer_check import standalone_note
+from lightning_mp.lightning_api import (
+    GradClipAlgorithmType,
+    LightningModule,
+    LightningOptimizer,
+    Precision,
+    do_nothing_closure,
+    rank_zero_info,
+    rank_zero_warn,
+)
+from lightning_mp.trainer_check import other_package_note
 
 __all__ = ["AmpPrecision"]
 
@@ -132,7 +136,7 @@ class AmpPrecision(Precision):
         self._model: nn.Module | None = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(opt_level={self.opt_level!r}){standalone_note()}"
+        return f"{type(self).__name__}(opt_level={self.opt_level!r}){other_package_note()}"
 
     @property
     def opt_level(self) -> str:

@@ -5,19 +5,19 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
-from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import (
-    DeepSpeedStrategy,
-    FSDPStrategy,
-    ModelParallelStrategy,
-    StrategyRegistry,
-)
-from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
-from lightning.pytorch.strategies.xla import XLAStrategy
 
 from lightning_mp.amp.opt_levels import parse_precision
 from lightning_mp.checkpoint_io import AtomicCheckpointIO
+from lightning_mp.lightning_api import (
+    CheckpointIO,
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+    Precision,
+    SingleDeviceXLAStrategy,
+    StrategyRegistry,
+    XLAStrategy,
+)
 from lightning_mp.precision import AmpPrecision
 
 __all__ = ["PrecisionLevel", "resolve_precision"]

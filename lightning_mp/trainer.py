@@ -4,11 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import lightning.pytorch as pl
-from lightning.fabric.plugins.precision.precision import _PRECISION_INPUT
-from lightning.pytorch.plugins import _PLUGIN_INPUT
-from lightning.pytorch.utilities.argparse import _defaults_from_env_vars
-
+from lightning_mp.lightning_api import PLUGIN_INPUT, PRECISION_INPUT, defaults_from_env_vars
+from lightning_mp.lightning_api import Trainer as StockTrainer
 from lightning_mp.precision_input import PrecisionLevel, resolve_precision
 
 __all__ = ["Trainer"]
@@ -23,16 +20,16 @@ def _with_stock_signature(init: _Init) -> _Init:
     Lightning's defaults from the environment, jsonargparse and ``help()`` read the signature;
     without it ``PL_TRAINER_DEVICES`` would go unseen.
     """
-    stock_init = pl.Trainer.__init__
+    stock_init = StockTrainer.__init__
     signature = inspect.signature(stock_init)
     precision = inspect.signature(init).parameters["precision"]
     parameters = {**signature.parameters, "precision": precision}
     init.__dict__["__signature__"] = signature.replace(parameters=list(parameters.values()))
     init.__doc__ = stock_init.__doc__
-    return _defaults_from_env_vars(init)
+    return defaults_from_env_vars(init)
 
 
-class Trainer(pl.Trainer):
+class Trainer(StockTrainer):
     """Lightning's Trainer with the precisions O0, O2, O2-bf16, O3 and O3-bf16.
 
     It needs no patch of Lightning, so it also works with ``LIGHTNING_MP_NO_PATCH=1``, and in
@@ -59,8 +56,8 @@ class Trainer(pl.Trainer):
     def __init__(
         self,
         *,
-        precision: _PRECISION_INPUT | PrecisionLevel | None = None,
-        plugins: _PLUGIN_INPUT | list[_PLUGIN_INPUT] | None = None,
+        precision: PRECISION_INPUT | PrecisionLevel | None = None,
+        plugins: PLUGIN_INPUT | list[PLUGIN_INPUT] | None = None,
         **kwargs: Any,
     ) -> None:
         for_stock = resolve_precision(precision, plugins, kwargs.get("strategy"))

@@ -5,7 +5,7 @@ import pytest
 
 import lightning_mp
 
-BLOCK_LIGHTNING = "import sys\nsys.modules['lightning'] = None\n"
+BLOCK_LIGHTNING = "import sys\nsys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
 
 
 def run_python(code):

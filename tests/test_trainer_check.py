@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_mp import trainer_check
 from lightning_mp.precision import AmpPrecision
-from lightning_mp.trainer_check import require_lightning_trainer, standalone_note
+from lightning_mp.trainer_check import other_package_note, require_lightning_trainer
 
 QUIET: dict[str, Any] = {
     "logger": False,
@@ -18,7 +19,7 @@ QUIET: dict[str, Any] = {
 
 class NotedPrecision(AmpPrecision):
     def __repr__(self):
-        return f"NotedPrecision(){standalone_note()}"
+        return f"NotedPrecision(){other_package_note()}"
 
 
 class CheckedCallback(L.Callback):
@@ -62,7 +63,8 @@ def test_callback_in_the_wrong_trainer_names_the_right_import(standalone):
     with pytest.raises(
         TypeError,
         match=r"CheckedCallback = pytorch_lightning.*Trainer; allowed: "
-        r"lightning\.pytorch\.Trainer; use `import lightning as L`",
+        r"lightning\.pytorch\.Trainer; use `import lightning as L` and `L.Trainer`, or set "
+        r"LIGHTNING_MP_PACKAGE=pytorch_lightning before",
     ):
         trainer.fit(Model(), DataLoader(TensorDataset(torch.zeros(7, 3))))
 
@@ -76,4 +78,19 @@ def test_plugin_in_the_wrong_trainer_names_the_right_import(standalone):
 
 def test_no_note_without_the_standalone_package(monkeypatch):
     monkeypatch.delitem(sys.modules, "pytorch_lightning", raising=False)
-    assert standalone_note() == ""
+    assert other_package_note() == ""
+
+
+def test_the_other_way_round(monkeypatch):
+    monkeypatch.setattr(trainer_check, "PACKAGE", "pytorch_lightning")
+    trainer = L.Trainer(**QUIET, accelerator="cpu")
+    with pytest.raises(
+        TypeError,
+        match=r"CheckedCallback = lightning\.pytorch.*Trainer; allowed: "
+        r"pytorch_lightning\.Trainer; "
+        r"use `import pytorch_lightning as pl` and `pl\.Trainer`, or set "
+        r"LIGHTNING_MP_PACKAGE=lightning before",
+    ):
+        require_lightning_trainer(trainer, asked_by="CheckedCallback")
+    require_lightning_trainer(object())
+    assert other_package_note().startswith(" (a plugin of pytorch_lightning, not of lightning.")

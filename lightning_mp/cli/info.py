@@ -11,10 +11,11 @@ import torch
 from lightning_mp.__about__ import __version__
 from lightning_mp.connector import NO_PATCH_VARIABLE, is_opted_out, patched_objects
 from lightning_mp.kernels.capability import describe_kernels
+from lightning_mp.lightning_package import PACKAGE
 
 __all__ = ["collect_info", "format_info"]
 
-_DISTRIBUTIONS = ("lightning", "torch", "torchmetrics", "jsonargparse")
+_DISTRIBUTIONS = (PACKAGE or "lightning", "torch", "torchmetrics", "jsonargparse")
 # Device types this suite has code paths for, beside the CPU.
 _ACCELERATORS = ("cuda", "xpu", "mps")
 
@@ -54,7 +55,7 @@ def format_info(info: dict[str, Any], *, as_json: bool = False) -> str:
         return json.dumps(info, indent=2)
     patches = info["patches"]
     sections = {
-        "Versions": [f"{name:<13} {number}" for name, number in info["versions"].items()],
+        "Versions": [f"{name:<17} {number}" for name, number in info["versions"].items()],
         "Devices": [f"{device['name']}: {device['details']}" for device in info["devices"]],
         "Kernels": [
             "{operations}: {implementation}; {reason}".format(**k) for k in info["kernels"]

@@ -2,13 +2,18 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from typing_extensions import override
 
 from lightning_mp.cli.hints import with_allowed_arguments
+from lightning_mp.lightning_package import PACKAGE
 from lightning_mp.trainer import Trainer
+
+if TYPE_CHECKING or PACKAGE != "pytorch_lightning":
+    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+else:
+    from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 __all__ = ["run_trainer"]
 

@@ -1,12 +1,11 @@
 """LightningModule that trains any image network as a classifier."""
 
-import lightning as L
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
+from lightning_mp.lightning_api import LightningModule, OptimizerLRSchedulerConfig
 from lightning_mp.recipes.vision.schedule import warmup_cosine
 
 __all__ = ["ImageClassifier"]
@@ -14,7 +13,7 @@ __all__ = ["ImageClassifier"]
 _Batch = tuple[Tensor, Tensor]
 
 
-class ImageClassifier(L.LightningModule):
+class ImageClassifier(LightningModule):
     """Train a network on labelled images with cross-entropy and AdamW.
 
     Logs ``train/loss`` every few steps, ``train/accuracy``, ``val/loss`` and ``val/accuracy`` once
@@ -33,6 +32,7 @@ class ImageClassifier(L.LightningModule):
         ValueError: An argument is out of its range.
 
     Example:
+        >>> import lightning as L
         >>> from lightning_mp.recipes.vision import ImageDataModule, SmallCNN
         >>> model = ImageClassifier(SmallCNN(width=16))
         >>> L.Trainer(max_epochs=20).fit(model, datamodule=ImageDataModule())  # doctest: +SKIP

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+
+from lightning_mp.lightning_api import Callback, LightningModule, Trainer
 
 __all__ = ["HeldOutAccuracy", "held_out_accuracy"]
 
@@ -21,10 +21,11 @@ class HeldOutAccuracy(Callback):
     It needs a DataModule, and a model whose ``predict_step`` returns classes.
 
     Example:
+        >>> import lightning as L
         >>> trainer = L.Trainer(max_epochs=20, callbacks=[HeldOutAccuracy()])
     """
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a fit without a DataModule.
 
         Args:
@@ -41,7 +42,7 @@ class HeldOutAccuracy(Callback):
                 "call trainer.fit(model, datamodule=...), or remove the callback"
             )
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure and publish the accuracy.
 
         Args:
@@ -56,7 +57,7 @@ class HeldOutAccuracy(Callback):
 
 @torch.no_grad()
 def held_out_accuracy(
-    trainer: L.Trainer, pl_module: L.LightningModule, batches: Iterable[tuple[Tensor, Tensor]]
+    trainer: Trainer, pl_module: LightningModule, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> float:
     """Return the share of images that ``predict_step`` classifies rightly.
 
@@ -86,6 +87,6 @@ def held_out_accuracy(
     return num_right / num_seen
 
 
-def _datamodule(trainer: L.Trainer) -> Any:
+def _datamodule(trainer: Trainer) -> Any:
     # Lightning sets the attribute when a DataModule is given and declares it nowhere.
     return getattr(trainer, "datamodule", None)

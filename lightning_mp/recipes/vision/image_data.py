@@ -1,10 +1,10 @@
 """DataModule over small grey images: scikit-learn's digits, or a folder of IDX files."""
 
-import lightning as L
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_mp.lightning_api import LightningDataModule
 from lightning_mp.recipes.vision.digits import load_digits
 from lightning_mp.recipes.vision.image_set import ImageSet, stratified_split
 from lightning_mp.recipes.vision.mnist import load_mnist
@@ -14,7 +14,7 @@ __all__ = ["ImageDataModule"]
 _Batch = tuple[Tensor, ...]
 
 
-class ImageDataModule(L.LightningDataModule):
+class ImageDataModule(LightningDataModule):
     """Serve real grey images of 10 classes, split into training, validation and test images.
 
     Without ``data_dir`` the images are the 1,797 digits (8x8) that come with scikit-learn:
