@@ -51,12 +51,15 @@ def test_every_row_is_complete():
     [
         ('raise ValueError("all parameters are double; cast them")', ["all parameters are double"]),
         ('raise ValueError(f"{a} = {b!r}; allowed is {c}; do it")', ["… = …; allowed is …; do it"]),
-        ('warnings.warn(f"steps of {a} were skipped. Mind it.", Some)', ["steps of … were skipped"]),
+        (
+            'warnings.warn(f"steps of {a} were skipped. Mind it.", Some)',
+            ["steps of … were skipped"],
+        ),
         ("raise _Private", []),
         ("raise", []),
         (
-            'def f():\n    x = f"the first of {a}; no"\n    raise ValueError(x)',
-            ["the first of …"],
+            'def f():\n    x = f"the first one of {a}; no"\n    raise ValueError(x)',
+            ["the first one of …"],
         ),
         (
             'def f():\n    raise helper(1)\ndef helper(n):\n    return ValueError("made by helper")',
