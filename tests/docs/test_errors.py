@@ -49,7 +49,7 @@ def test_every_row_is_complete():
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ('raise ValueError("all parameters are double; cast them")', ["all parameters are double"]),
+        ('raise ValueError("all weights are double; cast them")', ["all weights are double"]),
         ('raise ValueError(f"{a} = {b!r}; allowed is {c}; do it")', ["… = …; allowed is …; do it"]),
         (
             'warnings.warn(f"steps of {a} were skipped. Mind it.", Some)',
@@ -62,7 +62,7 @@ def test_every_row_is_complete():
             ["the first one of …"],
         ),
         (
-            'def f():\n    raise helper(1)\ndef helper(n):\n    return ValueError("made by helper")',
+            'def f():\n    raise helper()\ndef helper():\n    return ValueError("made by helper")',
             ["made by helper"],
         ),
     ],
