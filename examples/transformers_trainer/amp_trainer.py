@@ -15,7 +15,7 @@ _STATE_FILE = "amp.pt"
 
 
 class AmpTrainer(Trainer):
-    """Train with ``amp.initialize`` and ``amp.scale_loss`` in place of Accelerate's mixed precision.
+    """Train with ``amp.initialize`` and ``amp.scale_loss``, not with Accelerate's mixed precision.
 
     Leave ``fp16`` and ``bf16`` of the TrainingArguments off. Clipping sees FP32 gradients, a
     checkpoint holds FP32 weights and the state of the loss scale, and accumulation and DDP work as

@@ -31,8 +31,9 @@ def train(repo_root: Path, output: Path, *arguments: str) -> tuple[float, float]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["O0", "O2", "O2-bf16"])
-@pytest.mark.parametrize("accumulate", ["1", "2"])
+@pytest.mark.parametrize(
+    ("precision", "accumulate"), [("O0", "1"), ("O2", "1"), ("O2-bf16", "1"), ("O2-bf16", "2")]
+)
 def test_loss_falls(repo_root: Path, tmp_path: Path, precision: str, accumulate: str):
     arguments = ("--precision", precision, "--max-steps", "20", "--accumulate", accumulate)
     first, last = train(repo_root, tmp_path / "out", *arguments)
@@ -42,15 +43,15 @@ def test_loss_falls(repo_root: Path, tmp_path: Path, precision: str, accumulate:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["O2", "O2-bf16"])
 def test_resume_is_bit_equal(repo_root: Path, tmp_path: Path, precision: str):
-    arguments = ("--precision", precision, "--save-steps", "7")
-    _, expected = train(repo_root, tmp_path / "whole", *arguments, "--max-steps", "14")
-    train(repo_root, tmp_path / "part", *arguments, "--max-steps", "7")
-    checkpoint = tmp_path / "part" / "checkpoint-7"
+    arguments = ("--precision", precision, "--save-steps", "10")
+    _, expected = train(repo_root, tmp_path / "whole", *arguments, "--max-steps", "20")
+    train(repo_root, tmp_path / "part", *arguments, "--max-steps", "10")
+    checkpoint = tmp_path / "part" / "checkpoint-10"
     _, found = train(
-        repo_root, tmp_path / "part", *arguments, "--max-steps", "14", "--resume", str(checkpoint)
+        repo_root, tmp_path / "part", *arguments, "--max-steps", "20", "--resume", str(checkpoint)
     )
     assert found == expected
-    weights, other = (load_weights(tmp_path / name / "checkpoint-14") for name in ("whole", "part"))
+    weights, other = (load_weights(tmp_path / name / "checkpoint-20") for name in ("whole", "part"))
     assert {item.dtype for item in weights.values()} == {torch.float32}
     assert all(torch.equal(item, other[name]) for name, item in weights.items())
     assert any(not torch.equal(item, item.half().float()) for item in weights.values())
