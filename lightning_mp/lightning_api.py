@@ -35,6 +35,7 @@ __all__ = [
     "TQDMProgressBar",
     "TorchCheckpointIO",
     "Trainer",
+    "WeightAveraging",
     "XLAStrategy",
     "defaults_from_env_vars",
     "do_nothing_closure",
@@ -51,6 +52,7 @@ if TYPE_CHECKING or PACKAGE != "pytorch_lightning":
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
     from lightning.fabric.plugins.precision.precision import _PRECISION_INPUT as PRECISION_INPUT
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from lightning.pytorch import callbacks as _callbacks
     from lightning.pytorch.callbacks import (
         BatchSizeFinder,
         GradientAccumulationScheduler,
@@ -84,6 +86,7 @@ else:
     from lightning_fabric.plugins.precision.precision import _PRECISION_INPUT as PRECISION_INPUT
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
     from pytorch_lightning import __version__ as LIGHTNING_VERSION
+    from pytorch_lightning import callbacks as _callbacks
     from pytorch_lightning.callbacks import (
         BatchSizeFinder,
         GradientAccumulationScheduler,
@@ -111,3 +114,9 @@ else:
     from pytorch_lightning.utilities.model_helpers import is_overridden
     from pytorch_lightning.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
     from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import WeightAveraging
+else:
+    # From Lightning 2.6 on; before, MasterWeightAveraging says what it needs.
+    WeightAveraging = getattr(_callbacks, "WeightAveraging", Callback)

@@ -191,16 +191,18 @@ class AmpPrecision(Precision):
     def connect(
         self, model: nn.Module, optimizers: list[Optimizer], lr_schedulers: list[Any]
     ) -> tuple[nn.Module, list[Optimizer], list[Any]]:
-        for optimizer in optimizers:
+        # A validation after a fit hands over the optimizers of that fit.
+        attached = optimizers if _lightning_module(model).trainer.state.fn == "fit" else []
+        for optimizer in attached:
             self._check_optimizer(optimizer)
         self._model = model
-        self.engine.attach(optimizers)
+        self.engine.attach(attached)
         if self._skips_schedulers:
             for config in lr_schedulers:
                 optimizer = getattr(config.scheduler, "optimizer", None)
                 if isinstance(optimizer, Optimizer):
                     self.engine.guard_scheduler(config.scheduler, optimizer)
-        if optimizers:
+        if attached:
             self._announce(_lightning_module(model))
         return model, optimizers, lr_schedulers
 
@@ -361,11 +363,12 @@ class AmpPrecision(Precision):
         for callback in trainer.callbacks:
             # By name: Lightning has it from 2.6 on.
             is_averaging = any(cls.__name__ == "WeightAveraging" for cls in type(callback).__mro__)
-            if is_averaging and self.engine.properties.half_dtype is not None:
+            is_rounding = is_averaging and not getattr(callback, "averages_masters", False)
+            if is_rounding and self.engine.properties.half_dtype is not None:
                 rank_zero_warn(
                     f"{type(callback).__name__} averages the half weights at {self.opt_level}, not "
                     "their FP32 masters: small updates are rounded away in the average. Use "
-                    "precision='bf16-mixed' or '32-true' with it."
+                    "lightning_mp.callbacks.MasterWeightAveraging in its place."
                 )
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+# It chooses a package of Lightning for its whole process, so it is run, never imported.
+collect_ignore = ["standalone_script.py"]
+
 ROOT = Path(__file__).parents[1]
 NOT_SOURCES = shutil.ignore_patterns(
     ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "runs", "*_logs"

@@ -178,6 +178,11 @@ def test_validate_test_and_predict_leave_the_weights_alone(tmp_path, level):
     reference, _ = fit(tmp_path, level, SmallModule("SGD"))
     assert module.losses == reference.losses
     assert is_equal(weights(module), weights(reference))
+    with torch.no_grad():
+        module.net[0].weight.mul_(1 + 2**-20)  # no half number
+    before = weights(module)
+    trainer.validate(module, make_loader(), verbose=False)
+    assert is_equal(weights(module), before)
 
 
 def test_after_fit_everything_is_ordinary_again(tmp_path):
