@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
+SAFETENSORS = pytest.importorskip("safetensors.torch")
 
 
 def train(repo_root: Path, output: Path, *arguments: str) -> tuple[float, float]:
@@ -58,6 +59,4 @@ def test_resume_is_bit_equal(repo_root: Path, tmp_path: Path, precision: str):
 
 
 def load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(checkpoint / "model.safetensors")
+    return SAFETENSORS.load_file(checkpoint / "model.safetensors")
