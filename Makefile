@@ -13,6 +13,7 @@ CONFIG ?= configs/digits_o2.yaml
 ARGS ?=
 JOBS ?= 2
 
+NATIVE_SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.h)
 PIP_INSTALL = -m pip install --constraint $(CONSTRAINTS)
 # One file runs in one process, so that a fixture of a module is made once.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist loadfile
@@ -47,7 +48,7 @@ format: install  ## rewrite the sources in the project's format
 install: .venv/.installed  ## make .venv and install the project into it
 
 clean:  ## delete the environments, builds and caches (not the runs)
-	rm -rf .venv .venv-lightning-2.4 build dist lightning_mp.egg-info
+	rm -rf .venv .venv-lightning-2.4 build dist lightning_mp.egg-info lightning_mp/_*.so
 	rm -rf .pytest_cache .ruff_cache .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -60,7 +61,7 @@ clean:  ## delete the environments, builds and caches (not the runs)
 .venv-lightning-2.4/.installed: constraints-lightning-2.4.txt
 
 # --no-build-isolation: setup.py may import torch of the environment that it builds for.
-.venv/.installed .venv-lightning-2.4/.installed: setup.cfg setup.py pyproject.toml
+.venv/.installed .venv-lightning-2.4/.installed: setup.cfg setup.py pyproject.toml $(NATIVE_SOURCES)
 	@set -- $(PYTHONS); test -z '$(PYTHON)' || set -- '$(PYTHON)'; \
 	for python in "$$@"; do \
 	    "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' \

@@ -1,8 +1,8 @@
 """Which operators of torch's dispatcher stand for the functions of O1's table.
 
-:mod:`lightning_mp.amp.op_lists` says which function gets which treatment; this module only says what
-the function is called below Python, so that the C++ kernels take their policies from the same table.
-What cannot be reached from there is in :data:`NATIVE_DIFFERENCES`.
+:mod:`lightning_mp.amp.op_lists` says which function gets which treatment; this module only says
+what the function is called below Python, so that the C++ kernels take their policies from the same
+table. What cannot be reached from there is in :data:`NATIVE_DIFFERENCES`.
 """
 
 from dataclasses import dataclass
@@ -111,7 +111,9 @@ def dispatcher_ops() -> tuple[DispatcherOp, ...]:
 
 
 # In-place forms whose tensor overload has a name.
-_OVERLOAD_IN_PLACE = dict.fromkeys("add sub mul div eq ge gt le lt ne".split(), "Tensor")
+_OVERLOAD_IN_PLACE = dict.fromkeys(
+    ["add", "sub", "mul", "div", "eq", "ge", "gt", "le", "lt", "ne"], "Tensor"
+)
 
 _UPSAMPLE = (
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
@@ -246,47 +248,88 @@ _OPERATORS: dict[str, str] = {
     "functional.multilabel_soft_margin_loss": "",
 }
 
+_STOCK_SLOT = "torch.autocast has the slot"
+
 NATIVE_DIFFERENCES: tuple[NativeDifference, ...] = (
     NativeDifference(
         "functional",
         "binary_cross_entropy",
         ("cpu",),
         "computes in float32, as if banned functions were allowed",
-        "torch.autocast has the slot",
+        _STOCK_SLOT,
     ),
     NativeDifference(
         "functional",
         "binary_cross_entropy",
         ("cuda",),
-        "refused for every dtype, by torch.autocast's own error",
-        "torch.autocast has the slot",
+        "refused for every dtype and even if allowed, by torch.autocast's own error",
+        _STOCK_SLOT,
+    ),
+    NativeDifference("torch", "pinverse", ("cpu",), "computes in float32", _STOCK_SLOT),
+    NativeDifference("Tensor", "pinverse", ("cpu",), "computes in float32", _STOCK_SLOT),
+    NativeDifference(
+        "functional",
+        "grid_sample",
+        ("cuda",),
+        "half if both arguments are",
+        _STOCK_SLOT,
+    ),
+    NativeDifference("torch", "chain_matmul", ("cuda",), "computes in half", _STOCK_SLOT),
+    NativeDifference("torch", "logsumexp", ("cuda",), "computes in float32", _STOCK_SLOT),
+    NativeDifference("Tensor", "logsumexp", ("cuda",), "computes in float32", _STOCK_SLOT),
+    NativeDifference(
+        "torch",
+        "tensordot",
+        ("cuda",),
+        "promotes, then computes in half all the same",
+        _STOCK_SLOT,
     ),
     NativeDifference(
         "Tensor",
         "cpu",
         (),
-        "moves the tensor in the type it has",
+        "moves the tensor in the dtype it has",
         "copies between devices have no Autocast slot",
+    ),
+    NativeDifference(
+        "Tensor",
+        "__rtruediv__",
+        (),
+        "float32 for a half tensor",
+        "it is a reciprocal below Python, which runs in float32",
+    ),
+    NativeDifference(
+        "Tensor",
+        "__rdiv__",
+        (),
+        "float32 for a half tensor",
+        "it is a reciprocal below Python, which runs in float32",
     ),
     NativeDifference(
         "functional",
         "multilabel_soft_margin_loss",
         (),
-        "float32 result of a logsigmoid in the incoming type",
+        "float32 result of a logsigmoid in the incoming dtype",
         "Python around operators that are not listed",
     ),
     NativeDifference(
         "functional",
         "interpolate",
         (),
-        'mode="area" runs in the incoming type',
+        'mode="area" runs in the incoming dtype',
         "its operator is adaptive average pooling, which is not listed",
     ),
 )
 
 # Operators whose slot torch.autocast has, with another treatment than ours; by device type.
 STOCK_DIFFERENCES: dict[str, dict[str, str]] = {
-    "cpu": {"binary_cross_entropy": "fp32"},
-    "cuda": {"binary_cross_entropy": "refused", "grid_sampler": "promote"},
+    "cpu": {"binary_cross_entropy": "fp32", "pinverse": "fp32"},
+    "cuda": {
+        "binary_cross_entropy": "refused",
+        "chain_matmul": "half",
+        "grid_sampler": "promote",
+        "logsumexp": "fp32",
+        "tensordot": "promote",
+    },
     "privateuse1": {},
 }

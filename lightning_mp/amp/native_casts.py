@@ -19,6 +19,7 @@ __all__ = ["NativeCasts", "native_disabled", "native_is_active", "native_status"
 _GUARD_DEVICE = "ipu"
 # Lowers nothing. As the dtype of an autocast that is off, it tells the kernels that O1 is on.
 _MARK = torch.float64
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 class NativeCasts:
@@ -41,14 +42,13 @@ class NativeCasts:
         RuntimeError: If native casts are not available for the devices.
 
     Example:
-        >>> casts = NativeCasts(torch.bfloat16, ("cpu",))  # doctest: +SKIP
-        >>> with casts.context():
-        ...     torch.ones(3, 3).bfloat16().exp().dtype
-        torch.float32
+        >>> if native_status(("cpu",))[0]:
+        ...     with NativeCasts(torch.bfloat16, ("cpu",)).context():
+        ...         assert torch.ones(3, 3).bfloat16().exp().dtype is torch.float32
     """
 
     def __init__(self, half_dtype: torch.dtype, device_types: tuple[str, ...]) -> None:
-        if half_dtype not in (torch.float16, torch.bfloat16):
+        if half_dtype not in _HALF_DTYPES:
             raise ValueError(
                 f"half_dtype = {half_dtype}; allowed: torch.float16, torch.bfloat16; "
                 "choose the dtype that matrix products are to run in"
@@ -56,7 +56,13 @@ class NativeCasts:
         is_available, reason = native_status(device_types)
         if not is_available:
             raise RuntimeError(f"native casts on {device_types} = not available; {reason}")
-        (self.device_type,) = set(device_types)
+        (device_type,) = set(device_types)
+        if half_dtype not in _half_dtypes_of(device_type):
+            raise ValueError(
+                f"half_dtype = {half_dtype}; allowed on {device_type}: "
+                f"{', '.join(map(str, _half_dtypes_of(device_type)))}; choose one of them"
+            )
+        self.device_type = device_type
         self.half_dtype = half_dtype
         self._carrier = INSTALLATION.ensure(self.device_type)
 
@@ -122,6 +128,14 @@ def _autocast_off(device_types: list[str]) -> Iterator[None]:
 def _is_active(device_type: str) -> bool:
     is_marked = torch.get_autocast_dtype(INSTALLATION.carriers[device_type]) is _MARK
     return is_marked and torch.is_autocast_enabled(device_type)
+
+
+def _half_dtypes_of(device_type: str) -> tuple[torch.dtype, ...]:
+    """Return those that torch.autocast takes there; with another it warns and stays off."""
+    if device_type in ("cpu", "cuda"):
+        return _HALF_DTYPES
+    supported = getattr(torch, device_type).get_amp_supported_dtype()
+    return tuple(dtype for dtype in _HALF_DTYPES if dtype in supported)
 
 
 def _obstacle(device_type: str) -> str:

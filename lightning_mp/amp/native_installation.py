@@ -26,8 +26,8 @@ _TAG = "lightning_mp._O1="
 class NativeInstallation:
     """Owns the process-wide side of native casts: one object, :data:`INSTALLATION`, per process.
 
-    Nothing happens before the first :meth:`ensure`. Code that runs outside native casts computes the
-    same bits before and after.
+    Nothing happens before the first :meth:`ensure`. Code that runs outside native casts computes
+    the same bits before and after.
     """
 
     def __init__(self) -> None:
@@ -110,8 +110,9 @@ class NativeInstallation:
             _library().remove(_dispatch_name(device_type))
         self._carriers.clear()
         self._user_policies.clear()
-        compiler_config.cache_key_tag = self._user_tag()
-        self._tag_suffix = ""
+        if self._tag_suffix:
+            compiler_config.cache_key_tag = self._user_tag()
+            self._tag_suffix = ""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
