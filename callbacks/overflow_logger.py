@@ -6,6 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from lightning_mp.amp.opt_levels import PRECISION_LEVELS
 from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.lightning_api import Callback, LightningModule, Trainer, rank_zero_info
 from lightning_mp.precision import AmpPrecision
@@ -83,7 +84,7 @@ class OverflowLogger(Callback):
         if not isinstance(plugin, AmpPrecision):
             raise ValueError(
                 f"precision = {plugin.precision!r} has no overflow records; OverflowLogger works "
-                "with 'O0', 'O2', 'O2-bf16', 'O3' and 'O3-bf16'. Set one of those or remove the "
+                f"with {', '.join(map(repr, PRECISION_LEVELS))}. Set one of those or remove the "
                 "callback."
             )
 

@@ -1,6 +1,6 @@
 """Mixed precision, fused kernels, heterogeneous devices and batch-size control for Lightning.
 
-Importing this package teaches the stock Trainer the precisions O0, O2, O2-bf16, O3 and O3-bf16,
+Importing this package teaches the stock Trainer and Fabric the opt levels (``precision="O2"``),
 unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp`` works where Lightning is not
 installed. Everything else works with ``lightning`` or with ``pytorch_lightning``: the one imported
 before, else ``lightning`` if it is installed, or the one that ``LIGHTNING_MP_PACKAGE`` names.
@@ -12,11 +12,21 @@ from lightning_mp import amp
 from lightning_mp.__about__ import __version__
 from lightning_mp.lightning_package import PACKAGE
 
-__all__ = ["AmpPrecision", "Trainer", "__version__", "amp", "callbacks", "install", "uninstall"]
+__all__ = [
+    "AmpFabricPrecision",
+    "AmpPrecision",
+    "Trainer",
+    "__version__",
+    "amp",
+    "callbacks",
+    "install",
+    "uninstall",
+]
 
 if TYPE_CHECKING or PACKAGE is not None:
     from lightning_mp import callbacks
     from lightning_mp.connector import install, is_opted_out, uninstall
+    from lightning_mp.fabric_precision import AmpFabricPrecision
     from lightning_mp.precision import AmpPrecision
     from lightning_mp.trainer import Trainer
 

@@ -19,6 +19,8 @@ __all__ = [
     "DDPStrategy",
     "DeepSpeedStrategy",
     "FSDPStrategy",
+    "Fabric",
+    "FabricPrecision",
     "GradClipAlgorithmType",
     "GradientAccumulationScheduler",
     "LightningDataModule",
@@ -39,6 +41,9 @@ __all__ = [
     "XLAStrategy",
     "defaults_from_env_vars",
     "do_nothing_closure",
+    "fabric_module",
+    "fabric_strategies",
+    "fabric_wrappers",
     "is_overridden",
     "rank_zero_info",
     "rank_zero_only",
@@ -48,7 +53,12 @@ __all__ = [
 
 if TYPE_CHECKING or PACKAGE != "pytorch_lightning":
     from lightning import __version__ as LIGHTNING_VERSION
+    from lightning.fabric import Fabric
+    from lightning.fabric import fabric as fabric_module
+    from lightning.fabric import strategies as fabric_strategies
+    from lightning.fabric import wrappers as fabric_wrappers
     from lightning.fabric.plugins import CheckpointIO
+    from lightning.fabric.plugins import Precision as FabricPrecision
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
     from lightning.fabric.plugins.precision.precision import _PRECISION_INPUT as PRECISION_INPUT
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -81,7 +91,12 @@ if TYPE_CHECKING or PACKAGE != "pytorch_lightning":
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only, rank_zero_warn
     from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 else:
+    from lightning_fabric import Fabric
+    from lightning_fabric import fabric as fabric_module
+    from lightning_fabric import strategies as fabric_strategies
+    from lightning_fabric import wrappers as fabric_wrappers
     from lightning_fabric.plugins import CheckpointIO
+    from lightning_fabric.plugins import Precision as FabricPrecision
     from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
     from lightning_fabric.plugins.precision.precision import _PRECISION_INPUT as PRECISION_INPUT
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer

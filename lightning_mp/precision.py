@@ -1,4 +1,4 @@
-"""The Lightning precision plugin of the opt levels O0, O2 and O3."""
+"""The precision plugin of the Trainer for the opt levels O0 to O3."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -11,14 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_mp.amp.closure_step import ClosureStep, evaluates_closure, needs_closure
-from lightning_mp.amp.engine import AmpEngine
+from lightning_mp.amp.closure_step import ClosureStep
 from lightning_mp.amp.gradient_clip import ClipRule
-from lightning_mp.amp.loss_scaler import LossScaler
-from lightning_mp.amp.opt_levels import parse_precision, resolve_opt_level
-from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
+from lightning_mp.engine_plugin import EnginePlugin, bare_optimizer
 from lightning_mp.gradient_readers import gradient_readers
 from lightning_mp.kernels.capability import describe_kernels
 from lightning_mp.lightning_api import (
@@ -30,14 +27,11 @@ from lightning_mp.lightning_api import (
     rank_zero_info,
     rank_zero_warn,
 )
-from lightning_mp.trainer_check import other_package_note
 
 __all__ = ["AmpPrecision"]
 
-_HALF_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
-
-class AmpPrecision(Precision):
+class AmpPrecision(EnginePlugin, Precision):
     """Run a Trainer at an opt level, with FP32 master weights at O2.
 
     ``Trainer(precision="O2")`` is the short form. Optimizers keep holding the model's own
@@ -45,9 +39,9 @@ class AmpPrecision(Precision):
     while it is saved. A checkpoint is an ordinary FP32 one.
 
     Args:
-        opt_level: ``"O0"``, ``"O2"`` or ``"O3"`` (letter O).
-        half_dtype: Half dtype of O2 and O3. fp16 scales the loss dynamically by default, bf16
-            does not scale it.
+        opt_level: ``"O0"``, ``"O1"``, ``"O2"`` or ``"O3"`` (letter O).
+        half_dtype: Half dtype of O1, O2 and O3. fp16 scales the loss dynamically by default at O1
+            and O2, bf16 does not scale it.
         keep_batchnorm_fp32: Whether batch norms stay FP32; ``None`` for the level's own choice.
         keep_norms_fp32: Whether all norm layers stay FP32; ``None`` for the level's own choice.
         master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice.
@@ -62,6 +56,10 @@ class AmpPrecision(Precision):
         min_loss_scale: Floor of the dynamic scale, above 0.
         max_loss_scale: Cap of the dynamic scale.
         hysteresis: Number of overflows before the scale shrinks.
+        num_losses: Number of losses with a loss scale each; a backward inside :meth:`loss` belongs
+            to the one that it names, any other to loss 0.
+        allow_banned: Whether functions that O1 refuses in half, such as ``binary_cross_entropy``,
+            run in float32 instead.
         skip_scheduler_on_overflow: Whether a learning-rate scheduler holds while its optimizer
             skips.
 
@@ -78,7 +76,7 @@ class AmpPrecision(Precision):
 
     def __init__(
         self,
-        opt_level: Literal["O0", "O2", "O3"] = "O2",
+        opt_level: Literal["O0", "O1", "O2", "O3"] = "O2",
         half_dtype: Literal["fp16", "bf16"] = "fp16",
         *,
         keep_batchnorm_fp32: bool | None = None,
@@ -93,24 +91,17 @@ class AmpPrecision(Precision):
         min_loss_scale: float = 2.0**-10,
         max_loss_scale: float = 2.0**24,
         hysteresis: int = 1,
+        num_losses: int = 1,
+        allow_banned: bool = False,
         skip_scheduler_on_overflow: bool = True,
     ) -> None:
-        if half_dtype not in _HALF_DTYPES:
-            raise ValueError(
-                f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "
-                "Choose 'bf16' for range, 'fp16' for precision with loss scaling."
-            )
-        parse_precision(opt_level)  # refuses O1, which the properties know already
-        properties = resolve_opt_level(
+        super().__init__(
             opt_level,
-            half_dtype=_HALF_DTYPES[half_dtype],
+            half_dtype,
             keep_batchnorm_fp32=keep_batchnorm_fp32,
             keep_norms_fp32=keep_norms_fp32,
             master_weights=master_weights,
             loss_scale=loss_scale,
-        )
-        scaler = LossScaler(
-            properties.loss_scale,
             init_scale=init_scale,
             growth_factor=growth_factor,
             backoff_factor=backoff_factor,
@@ -118,63 +109,12 @@ class AmpPrecision(Precision):
             min_loss_scale=min_loss_scale,
             max_loss_scale=max_loss_scale,
             hysteresis=hysteresis,
+            num_losses=num_losses,
+            allow_banned=allow_banned,
         )
-        if not properties.is_dynamic:
-            self._warn_of_idle_arguments(
-                init_scale=(init_scale, 2.0**16),
-                growth_factor=(growth_factor, 2.0),
-                backoff_factor=(backoff_factor, 0.5),
-                growth_interval=(growth_interval, 2000),
-                hysteresis=(hysteresis, 1),
-            )
-        suffix = "-bf16" if properties.half_dtype == torch.bfloat16 else ""
-        self.precision = properties.opt_level + suffix  # pyright: ignore[reportAttributeAccessIssue]
-        self.engine = AmpEngine(properties, scaler)
-        self.half_dtype = half_dtype
         self._cast_inputs = cast_inputs
         self._skips_schedulers = skip_scheduler_on_overflow
         self._model: nn.Module | None = None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(opt_level={self.opt_level!r}){other_package_note()}"
-
-    @property
-    def opt_level(self) -> str:
-        """The opt level, such as ``"O2"``."""
-        return self.engine.properties.opt_level
-
-    @property
-    def loss_scale(self) -> float:
-        """The loss scale of the next backward; reading it waits for the device."""
-        return self.engine.loss_scale
-
-    @property
-    def found_inf(self) -> Tensor:
-        """Float32 scalar on the device: 1 if the last optimizer step met a non-finite gradient."""
-        return self.engine.found_inf
-
-    @property
-    def skipped_steps(self) -> int:
-        """Number of optimizer steps skipped so far; reading it waits for the device."""
-        return self.engine.skipped_steps
-
-    def overflows(self, *, wait: bool = False) -> list[OverflowRecord]:
-        """Return the overflows since the last call.
-
-        Args:
-            wait: Wait for the device to tell of the latest steps too; without it nothing waits.
-        """
-        return self.engine.overflows(wait=wait)
-
-    def master_params(self, optimizer: Optimizer | LightningOptimizer) -> Iterator[Tensor]:
-        """Yield what an optimizer really updates: FP32 masters, or parameters without one.
-
-        Args:
-            optimizer: An optimizer of the fitted module, bare or as ``self.optimizers()`` gives it.
-        """
-        for group in _bare(optimizer).param_groups:
-            for item in group["params"]:
-                yield self.engine.masters.of(item) if self.engine.is_converted else item
 
     @override
     def main_params(self, optimizer: Optimizer) -> Iterator[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -196,7 +136,7 @@ class AmpPrecision(Precision):
         # A validation after a fit hands over the optimizers of that fit.
         attached = optimizers if _lightning_module(model).trainer.state.fn == "fit" else []
         for optimizer in attached:
-            self._check_optimizer(optimizer)
+            self.check_optimizer(optimizer)
         self._model = model
         self.engine.attach(attached)
         if self._skips_schedulers:
@@ -205,6 +145,7 @@ class AmpPrecision(Precision):
                 if isinstance(optimizer, Optimizer):
                     self.engine.guard_scheduler(config.scheduler, optimizer)
         if attached:
+            self._agree()
             self._announce(_lightning_module(model))
         return model, optimizers, lr_schedulers
 
@@ -235,7 +176,9 @@ class AmpPrecision(Precision):
         is_synchronising = (
             isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync
         )
-        scaled = self.engine.scale_loss(tensor, is_synchronising=is_synchronising)
+        scaled = self.engine.scale_loss(
+            tensor, loss_id=self._loss_id, is_synchronising=is_synchronising
+        )
         return super().pre_backward(scaled, module)
 
     @override
@@ -243,7 +186,7 @@ class AmpPrecision(Precision):
         self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> None:
         # Activation checkpointing runs parts of the forward again, in here.
-        with self.engine.forward_context():
+        with self.engine.forward_context(), self.engine.ending_backward():
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     # ---------------------------------------------------------------------------------------- step
@@ -268,7 +211,7 @@ class AmpPrecision(Precision):
             optimizer: An optimizer of the fitted module.
             rule: What to clip by.
         """
-        self.engine.step_of(_bare(optimizer)).clip(rule)
+        self.engine.step_of(bare_optimizer(optimizer)).clip(rule)
 
     @override
     def optimizer_step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -281,7 +224,7 @@ class AmpPrecision(Precision):
         step = self.engine.step_of(optimizer)
         num_steps = model.trainer.global_step
         hooks = partial(self._after_closure, model, optimizer)
-        if closure is not do_nothing_closure and self._hands_closure_on(optimizer):
+        if closure is not do_nothing_closure and self.hands_closure_on(optimizer):
             result = ClosureStep(step, self.engine.masters).run(closure, hooks, **kwargs)
         else:
             # None if training_step skipped the batch; gradients of earlier micro-batches count.
@@ -293,70 +236,26 @@ class AmpPrecision(Precision):
     # ---------------------------------------------------------------------------------- checkpoint
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.engine.scaler.state_dict(), "resolved": self.engine.properties.describe()}
-
-    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        state = dict(state_dict)
-        saved, present = state.pop("resolved", None), self.engine.properties.describe()
-        self.engine.load_scaler_state(state)
-        changes = [
-            f"{name}: {saved.get(name)} -> {value}"
-            for name, value in present.items()
-            if saved is not None and saved.get(name) != value
-        ]
-        if changes:
-            rank_zero_warn(
-                f"the checkpoint was made with other precision properties ({', '.join(changes)}); "
-                "training goes on with those of this run. Set the same precision to continue "
-                "exactly."
-            )
+        super().load_state_dict(state_dict)
+        self._agree()
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         stock = checkpoint.get("MixedPrecision")
         if stock and type(self).__qualname__ not in checkpoint:
-            self.engine.load_scaler_state(stock)
+            super().load_state_dict(stock)
+            self._agree()
 
     # ------------------------------------------------------------------------------------- private
 
-    def _warn_of_idle_arguments(self, **given_and_default: tuple[float, float]) -> None:
-        idle = [name for name, (given, default) in given_and_default.items() if given != default]
-        if idle:
-            rank_zero_warn(
-                f"{', '.join(idle)} of AmpPrecision have no effect: the loss scale is static. Set "
-                "loss_scale='dynamic' to use them, or leave them out."
-            )
-
-    def _hands_closure_on(self, optimizer: Optimizer) -> bool:
-        return not self.engine.properties.is_dynamic and evaluates_closure(optimizer)
-
-    def _check_optimizer(self, optimizer: Any) -> None:
-        name = type(optimizer).__name__
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(
-                f"configure_optimizers returned {name}; an opt level steps subclasses of "
-                "torch.optim.Optimizer only. Use precision='32-true' with this object."
-            )
-        is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
-        if self.engine.properties.is_dynamic and (is_lbfgs or needs_closure(optimizer)):
-            raise ValueError(
-                f"{name} evaluates its closure several times in a step, which loss_scale = "
-                "'dynamic' cannot follow. Give a fixed scale, for example "
-                "AmpPrecision(loss_scale=1.0), or half_dtype='bf16'."
-            )
+    def _agree(self) -> None:
+        if self._model is not None:
+            self.agree(_lightning_module(self._model).trainer.strategy.broadcast)
 
     def _announce(self, module: LightningModule) -> None:
         kernels = ", ".join(dict.fromkeys(item.implementation for item in describe_kernels()))
         rows = summary_rows(module, self.engine, kernels=kernels, readers=gradient_readers(module))
-        own = self.state_dict()
-        agreed = module.trainer.strategy.broadcast(own)
-        if agreed != own:
-            raise RuntimeError(
-                f"rank {module.trainer.global_rank} resolved {own}, rank 0 {agreed}; all ranks "
-                "must train at the same precision. Give every rank the same arguments."
-            )
         rank_zero_info("\n" + format_table("Mixed precision", rows))
         self._warn_of_rounded_averages(module)
 
@@ -372,10 +271,6 @@ class AmpPrecision(Precision):
                     "their FP32 masters: small updates are rounded away in the average. Use "
                     "lightning_mp.callbacks.MasterWeightAveraging in its place."
                 )
-
-
-def _bare(optimizer: Optimizer | LightningOptimizer) -> Optimizer:
-    return optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
 
 
 def _lightning_module(model: nn.Module) -> LightningModule:

@@ -1,38 +1,73 @@
-"""Turn the precision strings of the Trainer into the plugin; shared by both Trainers."""
+"""Turn the precision strings of the Trainer and of Fabric into their plugins."""
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 
 from lightning_mp.amp.opt_levels import parse_precision
 from lightning_mp.checkpoint_io import AtomicCheckpointIO
+from lightning_mp.fabric_precision import AmpFabricPrecision
 from lightning_mp.lightning_api import (
     CheckpointIO,
     DeepSpeedStrategy,
+    FabricPrecision,
     FSDPStrategy,
     ModelParallelStrategy,
-    Precision,
     SingleDeviceXLAStrategy,
     StrategyRegistry,
     XLAStrategy,
+    fabric_strategies,
 )
 from lightning_mp.precision import AmpPrecision
 
-__all__ = ["PrecisionLevel", "resolve_precision"]
+__all__ = ["PrecisionLevel", "resolve_fabric_precision", "resolve_precision"]
 
-PrecisionLevel: TypeAlias = Literal["O0", "O2", "O2-bf16", "O3", "O3-bf16"]
+PrecisionLevel: TypeAlias = Literal["O0", "O1", "O1-bf16", "O2", "O2-bf16", "O3", "O3-bf16"]
 
 # What a slip of the finger makes of a level: "02", "o2", "O7", "O2-fp8".
 _LEVEL_LOOKALIKE = re.compile(r"[oO0][0-9](-.*)?")
-# They convert the model themselves and take only precision plugins of their own.
-_UNSUPPORTED_STRATEGIES = (
-    DeepSpeedStrategy,
-    FSDPStrategy,
-    ModelParallelStrategy,
-    SingleDeviceXLAStrategy,
-    XLAStrategy,
+
+
+class _Host(NamedTuple):
+    """Who runs the plugin: the Trainer or Fabric."""
+
+    name: str
+    plugin: type[AmpPrecision] | type[AmpFabricPrecision]
+    other_plugin: type[AmpPrecision] | type[AmpFabricPrecision]
+    # They convert the model themselves and take only precision plugins of their own.
+    unsupported: tuple[type, ...]
+    registry: Any
+
+
+_TRAINER = _Host(
+    "Trainer",
+    AmpPrecision,
+    AmpFabricPrecision,
+    (
+        DeepSpeedStrategy,
+        FSDPStrategy,
+        ModelParallelStrategy,
+        SingleDeviceXLAStrategy,
+        XLAStrategy,
+    ),
+    StrategyRegistry,
+)
+_FABRIC = _Host(
+    "Fabric",
+    AmpFabricPrecision,
+    AmpPrecision,
+    (
+        fabric_strategies.DataParallelStrategy,
+        fabric_strategies.DeepSpeedStrategy,
+        fabric_strategies.FSDPStrategy,
+        fabric_strategies.ModelParallelStrategy,
+        fabric_strategies.SingleDeviceXLAStrategy,
+        fabric_strategies.XLAFSDPStrategy,
+        fabric_strategies.XLAStrategy,
+    ),
+    fabric_strategies.STRATEGY_REGISTRY,
 )
 
 
@@ -57,13 +92,44 @@ def resolve_precision(precision: Any, plugins: Any, strategy: Any = None) -> tup
         >>> resolve_precision("16-mixed", None)
         ('16-mixed', None)
     """
+    return _resolve(_TRAINER, precision, plugins, strategy)
+
+
+def resolve_fabric_precision(precision: Any, plugins: Any, strategy: Any = None) -> tuple[Any, Any]:
+    """Do for Fabric what :func:`resolve_precision` does for the Trainer.
+
+    Args:
+        precision: ``precision`` as given to Fabric.
+        plugins: ``plugins`` as given: ``None``, one plugin or an iterable. It is not changed.
+        strategy: ``strategy`` as given: ``None``, a name or a strategy.
+
+    Returns:
+        ``(precision, plugins)`` for Fabric.
+
+    Raises:
+        ValueError: As for :func:`resolve_precision`.
+        TypeError: ``plugins`` holds the Trainer's plugin.
+
+    Example:
+        >>> resolve_fabric_precision("bf16-true", None)
+        ('bf16-true', None)
+    """
+    return _resolve(_FABRIC, precision, plugins, strategy)
+
+
+def _resolve(host: _Host, precision: Any, plugins: Any, strategy: Any) -> tuple[Any, Any]:
     if isinstance(plugins, Iterable):
         plugins = list(plugins)
     if isinstance(precision, str) and _LEVEL_LOOKALIKE.fullmatch(precision):
-        precision, plugins = None, _with_plugin_of(precision, _as_list(plugins))
+        precision, plugins = None, _with_plugin_of(host, precision, _as_list(plugins))
     given = _as_list(plugins)
-    if any(isinstance(plugin, AmpPrecision) for plugin in given):
-        _check_strategy(strategy)
+    if any(isinstance(plugin, host.other_plugin) for plugin in given):
+        raise TypeError(
+            f"plugins = {host.other_plugin.__name__}(...) with {host.name}; allowed: "
+            f"{host.plugin.__name__}; hand that over, with the same arguments"
+        )
+    if any(isinstance(plugin, host.plugin) for plugin in given):
+        _check_strategy(host, strategy)
         if not any(isinstance(plugin, CheckpointIO) for plugin in given):
             plugins = [*given, AtomicCheckpointIO()]
     return precision, plugins
@@ -75,27 +141,28 @@ def _as_list(plugins: Any) -> list[Any]:
     return plugins if isinstance(plugins, list) else [plugins]
 
 
-def _with_plugin_of(precision: str, plugins: list[Any]) -> list[Any]:
+def _with_plugin_of(host: _Host, precision: str, plugins: list[Any]) -> list[Any]:
     opt_level, half_dtype = parse_precision(precision)
-    clash = [repr(plugin) for plugin in plugins if isinstance(plugin, Precision)]
+    # The base of the Trainer's precision plugins, too.
+    clash = [repr(plugin) for plugin in plugins if isinstance(plugin, FabricPrecision)]
     if clash:
         raise ValueError(
             f"precision = {precision!r} and plugins = [{', '.join(clash)}]; allowed: one precision "
-            "plugin per Trainer; drop one of the two, or say it all in the plugin: "
-            f"plugins=[AmpPrecision(opt_level={opt_level!r}, ...)]"
+            f"plugin per {host.name}; drop one of the two, or say it all in the plugin: "
+            f"plugins=[{host.plugin.__name__}(opt_level={opt_level!r}, ...)]"
         )
-    plugin = AmpPrecision(
-        opt_level=cast("Literal['O0', 'O2', 'O3']", opt_level),
+    plugin = host.plugin(
+        opt_level=cast("Literal['O0', 'O1', 'O2', 'O3']", opt_level),
         half_dtype="bf16" if half_dtype is torch.bfloat16 else "fp16",
     )
     return [*plugins, plugin]
 
 
-def _check_strategy(strategy: Any) -> None:
+def _check_strategy(host: _Host, strategy: Any) -> None:
     cls = type(strategy)
-    if isinstance(strategy, str) and strategy.lower() in StrategyRegistry:
-        cls = StrategyRegistry[strategy.lower()]["strategy"]
-    if issubclass(cls, _UNSUPPORTED_STRATEGIES):
+    if isinstance(strategy, str) and strategy.lower() in host.registry:
+        cls = host.registry[strategy.lower()]["strategy"]
+    if issubclass(cls, host.unsupported):
         shown = repr(strategy) if isinstance(strategy, str) else cls.__name__
         raise ValueError(
             f"strategy = {shown} with an opt level; allowed: one device, ddp, ddp_spawn, ddp_fork; "

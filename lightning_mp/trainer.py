@@ -30,7 +30,7 @@ def _with_stock_signature(init: _Init) -> _Init:
 
 
 class Trainer(StockTrainer):
-    """Lightning's Trainer with the precisions O0, O2, O2-bf16, O3 and O3-bf16.
+    """Lightning's Trainer with the precisions O0 to O3 and O1-bf16 to O3-bf16.
 
     It needs no patch of Lightning, so it also works with ``LIGHTNING_MP_NO_PATCH=1``, and in
     ``LightningCLI(trainer_class=lightning_mp.Trainer)``.

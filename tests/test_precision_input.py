@@ -7,8 +7,9 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
 from lightning_mp.amp.opt_levels import PRECISION_LEVELS
 from lightning_mp.checkpoint_io import AtomicCheckpointIO
+from lightning_mp.fabric_precision import AmpFabricPrecision
 from lightning_mp.precision import AmpPrecision
-from lightning_mp.precision_input import PrecisionLevel, resolve_precision
+from lightning_mp.precision_input import PrecisionLevel, resolve_fabric_precision, resolve_precision
 
 
 def test_type_hint_names_exactly_the_levels():
@@ -18,6 +19,8 @@ def test_type_hint_names_exactly_the_levels():
 @pytest.mark.parametrize(
     ("precision", "opt_level", "half_dtype"),
     [
+        ("O1", "O1", "fp16"),
+        ("O1-bf16", "O1", "bf16"),
         ("O2", "O2", "fp16"),
         ("O2-bf16", "O2", "bf16"),
         ("O3", "O3", "fp16"),
@@ -57,9 +60,12 @@ def test_near_misses_name_the_allowed_set_and_the_letter(precision):
     assert repr(precision) in str(error.value)
 
 
-def test_o1_is_not_there_yet():
-    with pytest.raises(ValueError, match="not available in this version"):
-        resolve_precision("O1", None)
+def test_fabric_gets_its_own_plugin():
+    left, (plugin, checkpoint_io) = resolve_fabric_precision("O2-bf16", None)
+    assert left is None
+    assert type(plugin) is AmpFabricPrecision
+    assert type(checkpoint_io) is AtomicCheckpointIO
+    assert plugin.precision == "O2-bf16"
 
 
 @pytest.mark.parametrize("make", [list, tuple, iter, lambda plugins: plugins[0]])

@@ -134,4 +134,4 @@ def test_cli_help_documents_the_arguments(parse, capsys):
 def test_cli_rejects_an_unknown_level(parse, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse("--trainer.precision=O7")
-    assert "'O0', 'O2', 'O2-bf16', 'O3', 'O3-bf16'" in capsys.readouterr().err
+    assert "'O0', 'O1', 'O1-bf16', 'O2', 'O2-bf16', 'O3', 'O3-bf16'" in capsys.readouterr().err

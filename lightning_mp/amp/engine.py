@@ -30,6 +30,7 @@ from lightning_mp.amp.output_cast import OutputCast
 from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
 from lightning_mp.amp.owned_optimizer import OwnedOptimizer
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
+from lightning_mp.amp.separate_losses import SeparateLosses
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
 __all__ = ["AmpEngine"]
@@ -89,6 +90,7 @@ class AmpEngine:
         self._steps: dict[Optimizer, OptimizerStep] = {}
         self._owned: dict[Optimizer, OwnedOptimizer] = {}
         self._unscaled = UnscaledGradients()
+        self._losses = SeparateLosses(self.scalers) if len(self.scalers) > 1 else None
         self._guards: list[SchedulerGuard] = []
         self._found_inf = torch.zeros(())
 
@@ -131,7 +133,7 @@ class AmpEngine:
     @property
     def skipped_steps(self) -> int:
         """Number of optimizer steps skipped so far; reading it waits for the device."""
-        return int(self.scaler.num_skipped_steps.item())
+        return int(self._step_scaler.num_skipped_steps.item())
 
     def convert(self, *modules: nn.Module) -> None:
         """Cast models in place and hook their state dicts and forwards.
@@ -167,7 +169,7 @@ class AmpEngine:
             if optimizer in self._steps:
                 continue
             self._steps[optimizer] = OptimizerStep(
-                optimizer, self.masters, self.scaler, self._names, self._unscaled
+                optimizer, self.masters, self._step_scaler, self._names, self._unscaled
             )
 
     def own(self, optimizer: Optimizer) -> OwnedOptimizer:
@@ -226,7 +228,9 @@ class AmpEngine:
         dtype = self.properties.half_dtype
         return nullcontext() if dtype is None else HalfForwardMode(dtype)
 
-    def scale_loss(self, loss: Tensor, *, is_synchronising: bool = False) -> Tensor:
+    def scale_loss(
+        self, loss: Tensor, *, loss_id: int = 0, is_synchronising: bool = False
+    ) -> Tensor:
         """Scale a loss and prepare the gradients that exist already for its backward.
 
         The scale moves here and nowhere else, so gradients made with the old one have been
@@ -235,12 +239,20 @@ class AmpEngine:
 
         Args:
             loss: Scalar loss of any floating dtype.
+            loss_id: Index of the loss's scaler. With several, run the backward inside
+                :meth:`ending_backward`.
             is_synchronising: Whether this backward averages gradients over processes in buckets of
                 the parameters' dtype; FP32 sums are then rounded once, before it.
 
         Returns:
             The scaled loss in FP32, or the loss itself if nothing is scaled.
         """
+        if self._losses is not None:
+            for step in self._steps.values():
+                step.forget()
+            return self._losses.open(
+                loss, loss_id, self._stepped_parameters(), self.masters, self._names
+            )
         self.scaler.to(loss.device)
         ratio = self.scaler.update() if self.scaler.has_pending else None
         # In FP32 before they are rescaled: half gradients could overflow or lose bits by it.
@@ -250,6 +262,18 @@ class AmpEngine:
         if is_synchronising:
             self._cast_gradients(self.properties.half_dtype)
         return loss if self.scaler.is_identity else self.scaler.scale_loss(loss)
+
+    @contextmanager
+    def ending_backward(self) -> Iterator[None]:
+        """Surround the backward of a scaled loss; needed where there are several scalers."""
+        try:
+            yield
+        except BaseException:
+            if self._losses is not None:
+                self._losses.abandon()
+            raise
+        if self._losses is not None:
+            self._losses.close(self._steps, self._unscaled)
 
     def step(self, optimizer: Optimizer, before_update: Any = None, **kwargs: Any) -> None:
         """Step an attached optimizer unless a gradient is not finite.
@@ -277,14 +301,16 @@ class AmpEngine:
         if check is None or not check.has_gradients:
             return
         self._found_inf = check.found_inf
+        scales = (self.scaler.scale, self.scaler.next_scale)
+        scale, new_scale = scales if self._losses is None else self._losses.scales_of(optimizer)
         self._tracker.push(
             num_steps,
             list(self._steps).index(optimizer),
             check.flag,
-            self.scaler.scale,
+            scale,
             check.finite_flags,
             check.parameter_names,
-            new_scale=self.scaler.next_scale,
+            new_scale=new_scale,
         )
         self._overflows += self._tracker.drain()
 
@@ -309,16 +335,23 @@ class AmpEngine:
         with self.step_of(optimizer).swap.masters_in():
             yield
 
+    def scaler_state(self) -> dict[str, Any]:
+        """Return the state of the loss scaler, or of all of them, as plain values."""
+        return dict(self.scaler.state_dict()) if self._losses is None else self._losses.state_dict()
+
     def load_scaler_state(self, state: Mapping[str, Any]) -> None:
         """Restore the loss scaler and go on counting skipped steps from it.
 
         Args:
-            state: What ``scaler.state_dict()`` returned, or a ``GradScaler`` state.
+            state: What :meth:`scaler_state` returned, or a ``GradScaler`` state.
 
         Raises:
             ValueError: The state is impossible; nothing is changed then.
         """
-        self.scaler.load_state_dict(state)
+        if self._losses is None:
+            self.scaler.load_state_dict(state.get("losses", [state])[0])
+        else:
+            self._losses.load_state_dict(state)
         self._tracker.num_skipped_steps = self.skipped_steps
 
     def restore(self) -> None:
@@ -405,14 +438,19 @@ class AmpEngine:
                     stacklevel=2,
                 )
 
+    @property
+    def _step_scaler(self) -> LossScaler:
+        return self.scaler if self._losses is None else self._losses.step_scaler
+
+    def _stepped_parameters(self) -> list[Tensor]:
+        steps = self._steps.values()
+        return list(dict.fromkeys(item for step in steps for item in step.swap.parameters))
+
     @torch.no_grad()
     def _rescale_gradients(self, ratio: Tensor | None) -> None:
         """Bring gradients left from earlier backwards to the scale of the next one."""
-        parameters = dict.fromkeys(
-            item for step in self._steps.values() for item in step.swap.parameters
-        )
         scaled, unscaled = [], []
-        for parameter in parameters:
+        for parameter in self._stepped_parameters():
             if parameter.grad is not None:
                 group = unscaled if self._unscaled.has(parameter) else scaled
                 group.append(dense_values(parameter))

@@ -492,7 +492,8 @@ def test_arguments_without_effect_are_warned_about():
     [
         ({"opt_level": "02"}, "letter O"),
         ({"opt_level": "O7"}, "O7"),
-        ({"opt_level": "O1"}, "not available in this version"),
+        ({"opt_level": "O1", "master_weights": True}, "master_weights = True at O1"),
+        ({"opt_level": "O1", "keep_norms_fp32": True}, "keep_norms_fp32 = True at O1"),
         ({"half_dtype": "fp8"}, "half_dtype = 'fp8'"),
         ({"loss_scale": -1.0}, r"-1\.0"),
         ({"backoff_factor": 2.0}, r"backoff_factor = 2\.0"),
