@@ -14,7 +14,16 @@ collect_ignore = ["standalone_script.py"]
 
 ROOT = Path(__file__).parents[1]
 NOT_SOURCES = shutil.ignore_patterns(
-    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "runs", "*_logs"
+    ".git",
+    ".venv*",
+    "build",
+    "dist",
+    "*.egg-info",
+    "__pycache__",
+    ".*_cache",
+    "runs",
+    "*_logs",
+    "*.so",
 )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.utils._pytree import tree_map_only
 
 from lightning_mp.amp.function_casts import active_half_dtype, active_mode
 from lightning_mp.amp.op_lists import Policy
@@ -61,13 +63,19 @@ class CastFunction:
     def _cast(self, call: Any, half_dtype: torch.dtype) -> Any:
         if self.policy is Policy.HALF:
             mode = active_mode()
-            return map_tensors(_to(half_dtype) if mode is None else mode.to_half, call)
+            return _map(_to(half_dtype) if mode is None else mode.to_half, call)
         if self.policy is Policy.PROMOTE:
             dtypes: set[torch.dtype] = set()
-            map_tensors(lambda tensor: dtypes.add(tensor.dtype) or tensor, call)
+            _map(lambda tensor: dtypes.add(tensor.dtype) or tensor, call)
             if torch.float32 not in dtypes or not dtypes & HALF_DTYPES:
                 return call
-        return map_tensors(_to(torch.float32), call)
+        return _map(_to(torch.float32), call)
+
+
+def _map(fn: Callable[[Tensor], Tensor], data: Any) -> Any:
+    # A compiler cannot follow the first, which tells what has changed; the second walks builtin
+    # containers.
+    return tree_map_only(Tensor, fn, data) if is_compiling() else map_tensors(fn, data)
 
 
 def _to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -122,7 +122,9 @@ class FunctionCastHooks:
         return tensor.to(self._output_dtype) if tensor.dtype in _CASTABLE else tensor
 
 
-@torch.compiler.disable
-def _outside_graph(function: Callable[..., Any], *args: Any) -> Any:
-    """Break the graph of a compiler: casts are entered and left between two graphs."""
+def _call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
+
+
+# Breaks the graph of a compiler: casts are entered and left between two graphs.
+_outside_graph: Callable[..., Any] = torch.compiler.disable(_call)

@@ -172,11 +172,10 @@ class FunctionCastMode(TorchFunctionMode):
         dtype = args[0].dtype
         if dtype in HALF_DTYPES:
             name = func.__name__
-            advice = "x = x ** y" if name == "__ipow__" else f"x = x.{name.rstrip('_')}(...)"
             raise NotImplementedError(
                 f"{name} on a {_names([dtype])} tensor; allowed at O1: float32 tensors, because "
                 "the function runs in float32 and its result cannot be written into a half tensor. "
-                f"Use the out-of-place form, {advice}, or x.float() first."
+                f"Use the out-of-place form, x = x.{name.rstrip('_')}(...), or x.float() first."
             )
         return args, kwargs
 

@@ -146,6 +146,6 @@ def _obstacle(device_type: str) -> str:
         return f"device type = {device_type}; native casts have kernels for cpu, cuda, privateuse1"
     if not hasattr(getattr(torch, device_type, None), "get_amp_supported_dtype"):
         return f"device type = {device_type}; its module takes no part in torch.autocast"
-    if not torch._C._dispatch_has_backend_fallback(torch._C.DispatchKey.AutocastPrivateUse1):
+    if not torch._C._dispatch_has_backend_fallback("AutocastPrivateUse1"):
         return f"device type = {device_type}; its library registers no fallback for autocast"
     return ""

@@ -6,6 +6,7 @@ cache, and a hook that drops autocast's copies of weights after each optimizer s
 
 import hashlib
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 import torch
@@ -173,8 +174,8 @@ def _overloads(op: str) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _worst(outcomes: object) -> str:
-    return "taken" if "taken" in list(outcomes) else "ours"
+def _worst(outcomes: Iterable[str]) -> str:
+    return "taken" if "taken" in outcomes else "ours"
 
 
 def _drop_weight_casts(*_: object) -> None:

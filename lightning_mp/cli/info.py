@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from lightning_mp.__about__ import __version__
+from lightning_mp.amp.native_library import load_native_library, native_report
 from lightning_mp.connector import NO_PATCH_VARIABLE, is_opted_out, patched_objects
-from lightning_mp.kernels.capability import describe_kernels
+from lightning_mp.kernels.capability import KernelStatus, describe_kernels
 from lightning_mp.lightning_package import PACKAGE
 
 __all__ = ["collect_info", "format_info"]
@@ -35,7 +36,7 @@ def collect_info() -> dict[str, Any]:
     return {
         "versions": _versions(),
         "devices": devices,
-        "kernels": [status._asdict() for status in describe_kernels()],
+        "kernels": [status._asdict() for status in (*describe_kernels(), *_o1_casts())],
         "patches": _patches(),
         "never_ran_here": _never_ran_here({device["type"] for device in devices}),
     }
@@ -114,6 +115,24 @@ def _device_name(device_type: str, index: int) -> str:
     module = torch.get_device_module(device_type)
     get_name = getattr(module, "get_device_name", None)
     return get_name(index) if get_name is not None else platform.machine()
+
+
+def _o1_casts() -> list[KernelStatus]:
+    """Say per device type who casts at O1; nothing is registered."""
+    library, reason = load_native_library()
+    if library is None:
+        return [KernelStatus("O1 casts", "Python mode", reason)]
+    return [
+        KernelStatus(
+            operations=f"O1 casts on {slots.device_type}",
+            implementation="C++ kernels",
+            reason=(
+                f"{reason}; {slots.num_ours} operators by them, {slots.num_taken} by torch.autocast"
+                + (f", otherwise than at O1: {', '.join(slots.differing)}" * bool(slots.differing))
+            ),
+        )
+        for slots in native_report()
+    ]
 
 
 def _patches() -> dict[str, Any]:

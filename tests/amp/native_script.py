@@ -47,7 +47,7 @@ def one_result(row, dtypes, half) -> list:
         return [f"{type(error).__name__}: {error}"]
 
 
-def transformer_results(half: torch.dtype) -> list[torch.Tensor]:
+def transformer_results(half: torch.dtype) -> list:
     torch.manual_seed(7)
     layer = nn.TransformerEncoderLayer(26, 2, 39, dropout=0.0, batch_first=True)
     with torch.autocast("cpu", dtype=half):

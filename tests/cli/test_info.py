@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import lightning_mp
+from lightning_mp.amp.native_library import native_report
 from lightning_mp.cli import main
 from lightning_mp.cli.info import collect_info, format_info
 from lightning_mp.connector import is_installed
@@ -79,6 +80,28 @@ def test_patches_and_the_reason(monkeypatch):
     }
     monkeypatch.setenv("LIGHTNING_MP_NO_PATCH", "yes")
     assert collect_info()["patches"]["reason"] == "LIGHTNING_MP_NO_PATCH = 'yes'"
+
+
+def test_casts_of_o1_per_device_type():
+    report = native_report()
+    rows = [row for row in collect_info()["kernels"] if row["operations"].startswith("O1 casts")]
+    if not report:
+        assert [row["implementation"] for row in rows] == ["Python mode"]
+        return
+    assert [row["operations"] for row in rows] == [f"O1 casts on {x.device_type}" for x in report]
+    for row, slots in zip(rows, report, strict=True):
+        assert f"{slots.num_ours} operators by them, {slots.num_taken} by torch" in row["reason"]
+        assert row["reason"].endswith(", ".join(slots.differing) or "torch.autocast")
+
+
+def test_casts_of_o1_without_the_library(monkeypatch):
+    monkeypatch.setattr("lightning_mp.cli.info.load_native_library", lambda: (None, "not built"))
+    row = collect_info()["kernels"][-1]
+    assert row == {
+        "operations": "O1 casts",
+        "implementation": "Python mode",
+        "reason": "not built",
+    }
 
 
 def test_text_and_json_say_the_same(capsys):

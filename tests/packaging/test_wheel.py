@@ -1,7 +1,10 @@
 """Wheel and sdist: built, listed, installed outside the repository and used there."""
 
+import os
+import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -9,6 +12,7 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from support.native import has_compiler
 
 import lightning_mp
 
@@ -22,6 +26,16 @@ assert lightning_mp.__file__.startswith(sys.prefix), lightning_mp.__file__
 assert lightning_mp.callbacks.MasterGradClip is MasterGradClip
 assert type(pickle.loads(pickle.dumps(MasterGradClip(max_norm=1.0)))) is MasterGradClip
 print(lightning_mp.__version__)
+"""
+
+# Says why, if the casts are not native.
+CHECK_CASTS = """
+import torch
+from lightning_mp.amp.function_casts import FunctionCasts
+casts = FunctionCasts(torch.bfloat16, device_types=("cpu",))
+with casts.context():
+    assert torch.ones(3).bfloat16().exp().dtype is torch.float32
+print(casts.implementation, casts.reason)
 """
 
 
@@ -49,14 +63,30 @@ def packaged_files(root: Path) -> set[str]:
     return {n if n.startswith("lightning_mp/") else f"lightning_mp/{n}" for n in names}
 
 
+def build(source: Path, folder: Path, *options: str, **environment: str) -> str:
+    """Build distributions, and return what the build says."""
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        *options,
+        "--outdir",
+        folder,
+        source,
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
 @pytest.fixture
 def distributions(source_copy: Path, tmp_path: Path) -> tuple[Path, Path]:
     """The sdist and the wheel that is built from the unpacked sdist."""
     folder = tmp_path / "dist"
-    run(
-        sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source_copy,
-        cwd=tmp_path,
-    )  # fmt: skip
+    build(source_copy, folder)
     (sdist,) = folder.glob("*.tar.gz")
     (wheel,) = folder.glob("*.whl")
     return sdist, wheel
@@ -77,7 +107,10 @@ def test_wheel_is_complete_and_works_outside_the_repository(
         (metadata_name,) = (n for n in names if n.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(metadata_name))
     info = metadata_name.removesuffix("METADATA")
-    assert {n for n in names if not n.startswith(info)} == expected
+    native = (
+        {f"lightning_mp/_O1{sysconfig.get_config_var('EXT_SUFFIX')}"} if has_compiler() else set()
+    )
+    assert {n for n in names if not n.startswith(info)} == expected | native
     assert f"{info}licenses/LICENSE" in names
     assert metadata["Name"] == "lightning-mp"
     assert metadata["Version"] == lightning_mp.__version__
@@ -87,7 +120,9 @@ def test_wheel_is_complete_and_works_outside_the_repository(
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert expected | {"setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"} <= inside
-    assert not {name for name in inside if name.startswith("tests/")}
+    sources = {path.relative_to(repo_root).as_posix() for path in (repo_root / "csrc").rglob("*.*")}
+    assert {"csrc/o1/kernels.cpp", "csrc/o1/kernels.h"} < sources <= inside
+    assert not {name for name in inside if name.startswith("tests/") or name.endswith(".so")}
 
     python = make_environment(tmp_path / "clean env")
     run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
@@ -95,3 +130,50 @@ def test_wheel_is_complete_and_works_outside_the_repository(
     assert run(python, "-c", CHECK_INSTALL, cwd=outside).strip() == lightning_mp.__version__
     for command in ([python, "-m", "lightning_mp"], [python.with_name("lightning-mp")]):
         assert "fit" in run(*command, "--help", cwd=outside)
+    implementation = "native" if has_compiler() else "python"
+    assert run(python, "-c", CHECK_CASTS, cwd=outside).startswith(implementation)
+
+
+def write_failing_compiler(folder: Path) -> Path:
+    compiler = folder / "failing compiler" / "c++"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\necho no such header >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    return compiler.parent
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "tag"),
+    [
+        ("opted out", r"LIGHTNING_MP_NO_NATIVE = '1'", "-none-any"),
+        ("no compiler", r"no C\+\+ compiler \('no-such-compiler' is not on PATH", "-none-any"),
+        ("failing", r"the build failed \(\w+: ", "-linux"),
+    ],
+)
+def test_a_build_without_the_library_warns_once_and_works(
+    source_copy: Path,
+    tmp_path: Path,
+    make_environment: Callable[[Path], Path],
+    name: str,
+    reason: str,
+    tag: str,
+):
+    environment = {
+        "opted out": {"LIGHTNING_MP_NO_NATIVE": "1"},
+        "no compiler": {"CXX": "no-such-compiler"},
+        "failing": {"PATH": f"{write_failing_compiler(tmp_path)}{os.pathsep}{os.environ['PATH']}"},
+    }[name]
+    said = build(source_copy, tmp_path / "dist", "--wheel", **environment)
+    warnings = [line for line in said.splitlines() if "without its native library" in line]
+    # Each of the steps of a build, such as listing its requirements, runs setup.py.
+    assert len(set(warnings)) == 1
+    assert re.search(f"warning: .*{reason}", warnings[0])
+
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert tag in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+    python = make_environment(tmp_path / "env")
+    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    said = run(python, "-c", CHECK_CASTS, cwd=Path("/"))
+    assert said.startswith("python lightning_mp._O1 is not built; install lightning_mp with")

@@ -1,8 +1,11 @@
 """What tests of native casts share."""
 
+import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
+from torch.utils.cpp_extension import get_cxx_compiler
 
 from lightning_mp.amp.native_installation import INSTALLATION
 from lightning_mp.amp.native_library import load_native_library
@@ -11,6 +14,12 @@ from lightning_mp.amp.native_library import load_native_library
 requires_native = pytest.mark.skipif(
     load_native_library()[0] is None, reason=load_native_library()[1]
 )
+
+
+def has_compiler() -> bool:
+    """Tell whether setup.py builds the library here."""
+    is_wanted = os.environ.get("LIGHTNING_MP_NO_NATIVE", "0") in {"", "0"}
+    return is_wanted and shutil.which(get_cxx_compiler().split()[0]) is not None
 
 
 @pytest.fixture(autouse=True, scope="module")
