@@ -109,7 +109,7 @@ def test_stock_fabric_knows_the_levels(installed, precision):
 @pytest.mark.parametrize("precision", [None, "32", 64, "bf16-mixed", "bf16-true"])
 def test_precisions_of_stock_fabric_are_untouched(installed, precision):
     fabric = stock_fabric(precision=precision)
-    model, optimizer = fabric.setup(torch.nn.Linear(3, 3), make_sgd())
+    fabric.setup(torch.nn.Linear(3, 3), make_sgd())
     assert not isinstance(fabric.strategy.precision, AmpFabricPrecision)
     lightning_mp.uninstall()
     plain = stock_fabric(precision=precision)
@@ -285,7 +285,7 @@ def test_moved_fabric_leaves_the_trainer_unpatched_too(stock, monkeypatch, what)
     else:
         monkeypatch.delitem(Fabric.__init__.__annotations__, "precision")
     init = _AcceleratorConnector.__init__
-    with pytest.raises(RuntimeError, match=r"fabric.*AmpFabricPrecision"):
+    with pytest.raises(RuntimeError, match="AmpFabricPrecision"):
         lightning_mp.install()
     assert not is_installed()
     assert patched_objects() == ()
