@@ -117,7 +117,8 @@ def test_return_shapes(level: str, enabled: bool) -> None:
     assert start(alone) is alone
     third = Mlp()
     [only], pair = start([third], tuple(make_optimizers(third, 2)))
-    assert only is third and len(pair) == 2
+    assert only is third
+    assert len(pair) == 2
     fourth = Mlp()
     assert isinstance(start(fourth, make_optimizers(fourth))[1], list)
     fifth = Mlp()
@@ -135,9 +136,11 @@ def test_disabled_does_nothing() -> None:
     optimizer.step()
     assert not torch.equal(model.first.weight, Mlp().first.weight)
     assert model.first.weight.dtype == torch.float32
-    assert amp.state_dict() == {} and _amp_state.opt_properties.enabled is False
+    assert amp.state_dict() == {}
+    assert _amp_state.opt_properties.enabled is False
     amp.load_state_dict({})
-    assert not model._forward_hooks and not model._forward_pre_hooks
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
 
 
 def test_a_disabled_model_may_be_enabled_later() -> None:
@@ -160,7 +163,8 @@ def test_several_optimizers_in_any_form_accumulate(level: str, form: Any) -> Non
         loss_of(plain, batch).backward()
     gradients = [item.grad for opt in optimizers for item in amp.master_params(opt)]
     for found, item in zip(gradients, plain.parameters(), strict=True):
-        assert found is not None and found.dtype == torch.float32
+        assert found is not None
+        assert found.dtype == torch.float32
         torch.testing.assert_close(found, item.grad, rtol=2e-2, atol=2e-2)
 
 
@@ -262,7 +266,8 @@ def test_state_in_the_format_of_apex() -> None:
         "loss_scaler1": {"loss_scale": 65536.0, "unskipped": 3},
     }
     target = {"loss_scaler9": 3}
-    assert amp.state_dict(target) is target and set(target) == {"loss_scaler9", *state}
+    assert amp.state_dict(target) is target
+    assert set(target) == {"loss_scaler9", *state}
     amp.load_state_dict({"loss_scaler0": {"loss_scale": 512.0, "unskipped": 1999}, **{}})
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 512.0, "unskipped": 1999}
     with amp.scale_loss(loss_of(model, make_batches(1)[0]), optimizer) as scaled_loss:
