@@ -1,8 +1,8 @@
 """The one registry of the Apex API, under the names that existing code reaches into."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ class AmpState:
 
     Attributes:
         session: What the last ``initialize`` set up; ``None`` before it.
-        sessions: The set-up of each optimizer that was ever initialised.
         handle: What the last ``init`` (also that of ``initialize`` at O1) returned, or ``None``.
         half_dtype: Half dtype of later set-ups, see ``amp.set_half_dtype``.
         allow_incoming_model_not_fp32: Accept half models in ``initialize``.
@@ -30,12 +29,37 @@ class AmpState:
 
     def __init__(self) -> None:
         self.session: AmpSession | None = None
-        self.sessions: WeakKeyDictionary[Optimizer, AmpSession] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Optimizer, Callable[[], AmpSession | None]] = (
+            WeakKeyDictionary()
+        )
         self.handle: Any = None
         self.half_dtype = torch.float16
         self.allow_incoming_model_not_fp32 = False
         self.hard_override = False
         self.verbosity = 1
+
+    def add(self, session: "AmpSession", optimizers: Iterable[Optimizer]) -> None:
+        """Note a set-up as the last one, and as that of its optimizers.
+
+        Args:
+            session: The set-up.
+            optimizers: The optimizers.
+        """
+        self.session = session
+        for optimizer in optimizers:
+            # Weakly, or neither would ever go: a set-up holds its optimizers, and they hold it.
+            # One that is off holds nothing and is held by nothing.
+            is_off = session.engine is None
+            self._sessions[optimizer] = (lambda: session) if is_off else ref(session)
+
+    def session_of(self, optimizer: Any) -> "AmpSession | None":
+        """Return the set-up of an optimizer, ``None`` if it has none.
+
+        Args:
+            optimizer: Any object.
+        """
+        found = self._sessions.get(optimizer) if isinstance(optimizer, Optimizer) else None
+        return None if found is None else found()
 
     @property
     def loss_scalers(self) -> "list[ApexScaler]":

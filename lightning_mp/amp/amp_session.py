@@ -12,7 +12,6 @@ from lightning_mp.amp.apex_scaler import ApexScaler
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.gradient_check import GradientCheck
 from lightning_mp.amp.host_flag import HostFlag
-from lightning_mp.amp.owned_optimizer import OwnedOptimizer
 
 __all__ = ["AmpSession"]
 
@@ -33,6 +32,8 @@ class AmpSession:
         self.properties = ApexProperties(None if engine is None else engine.properties)
         scalers = () if engine is None else engine.scalers
         self.loss_scalers = [ApexScaler(scaler) for scaler in scalers]
+        if engine is not None:
+            engine.own([]).keeps = self
         # Overflows that the device has not told of yet: flag, scaler, scale after it.
         self._unprinted: list[tuple[HostFlag, int, Tensor]] = []
 
@@ -63,20 +64,15 @@ class AmpSession:
             yield loss
             return
         scaler = engine.scalers[loss_id]
-        scaler.to(loss.device)
-        owned = [engine.own(optimizer) for optimizer in optimizers]
-        for item in owned:
-            item.open_window(scaler)
-        try:
+        backwards = engine.own(optimizers)
+        window = backwards.window(loss, scaler, optimizers, delay_unscale=delay_unscale)
+        with window as (scaled_loss, backward), engine.forward_context():
             # Activation checkpointing runs parts of the forward again in here.
-            with engine.forward_context():
-                yield scaler.scale_loss(loss)
-        except BaseException:
-            for item in owned:
-                item.abandon_window()
-            raise
+            yield scaled_loss
+        scale = scaler.scale
+        self._record(backward.check, loss_id, is_final=not delay_overflow_check)
         if not delay_unscale:
-            self._close(owned, loss_id, is_final=not delay_overflow_check)
+            backwards.note_scales(optimizers, scale, scaler.next_scale)
 
     def print_overflows(self, *, wait: bool = False) -> None:
         """Print a line for each overflow that the device has told of since the last call.
@@ -98,22 +94,13 @@ class AmpSession:
                 )
             )
 
-    def _close(self, owned: Sequence[OwnedOptimizer], loss_id: int, *, is_final: bool) -> None:
+    def _record(self, check: GradientCheck | None, loss_id: int, *, is_final: bool) -> None:
         scaler = self.loss_scalers[loss_id].scaler
-        checks = [item.close_window() for item in owned]
-        found = [check for check in checks if check is not None and check.has_gradients]
-        if found:
-            scaler.record(_any_overflow(found))
-        if not is_final or not scaler.has_pending:
+        if check is not None and check.has_gradients:
+            scaler.record(check.found_inf)
+        if check is None or not is_final or not scaler.has_pending:
             return
         flag = scaler.pending_overflow
         scaler.update()
         self._unprinted.append((HostFlag(flag), loss_id, scaler.scale))
         self.print_overflows()
-
-
-def _any_overflow(checks: Sequence[GradientCheck]) -> Tensor:
-    total = checks[0].found_inf
-    for check in checks[1:]:
-        total = total + check.found_inf.to(total.device, non_blocking=True)
-    return total

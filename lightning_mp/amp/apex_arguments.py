@@ -144,7 +144,7 @@ def check_optimizers(
     known = {parameter for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
         name = type(optimizer).__name__
-        session = _amp_state.sessions.get(optimizer)
+        session = _amp_state.session_of(optimizer)
         if session is not None and session.engine is not None:
             raise ValueError(
                 f"{name} was initialised before; allowed: once; make a new optimizer for a new "

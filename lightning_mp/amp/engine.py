@@ -6,7 +6,6 @@ through :meth:`AmpEngine.step_of`.
 """
 
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -26,16 +25,15 @@ from lightning_mp.amp.model_cast import check_castable
 from lightning_mp.amp.module_hooks import ModuleHooks
 from lightning_mp.amp.opt_levels import OptLevelProperties
 from lightning_mp.amp.optimizer_step import OptimizerStep
-from lightning_mp.amp.output_cast import OutputCast
-from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
-from lightning_mp.amp.owned_optimizer import OwnedOptimizer
+from lightning_mp.amp.overflow import OverflowRecord
+from lightning_mp.amp.overflow_log import OverflowLog
+from lightning_mp.amp.owned_backwards import OwnedBackwards
+from lightning_mp.amp.plain_casts import PlainCasts
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
 from lightning_mp.amp.separate_losses import SeparateLosses
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
 __all__ = ["AmpEngine"]
-
-_MAX_RECORDS = 1000
 
 
 class AmpEngine:
@@ -47,6 +45,7 @@ class AmpEngine:
         output_dtype: Dtype that the floating outputs of a model's own forward become; ``None`` for
             FP32 where the model or its functions are cast, and for no change where they are not.
         allow_banned: Whether banned functions run in FP32 at O1 instead of being refused.
+        raises_inputs: Whether half inputs of a model that is not cast become FP32.
         function_casts: Implementation of O1's casts: ``"auto"``, ``"native"`` or ``"python"``.
 
     Example:
@@ -72,23 +71,23 @@ class AmpEngine:
         *,
         output_dtype: torch.dtype | None = None,
         allow_banned: bool = False,
+        raises_inputs: bool = False,
         function_casts: Implementation = "auto",
     ) -> None:
         self.properties = properties
         self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
         self._output_dtype = output_dtype
         self._allow_banned = allow_banned
+        self._raises_inputs = raises_inputs
         self._implementation: Implementation = function_casts
         self._casts: FunctionCasts | None = None
-        self._tracker = OverflowTracker()
-        # Bounded: nobody need ask for the records.
-        self._overflows: deque[OverflowRecord] = deque(maxlen=_MAX_RECORDS)
+        self._log = OverflowLog()
         self._masters: MasterWeights | None = None
         self._models: list[nn.Module] = []
-        self._hooks: list[ModuleHooks | FunctionCastHooks | OutputCast] = []
+        self._hooks: list[ModuleHooks | FunctionCastHooks | PlainCasts] = []
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
-        self._owned: dict[Optimizer, OwnedOptimizer] = {}
+        self._owned: OwnedBackwards | None = None
         self._unscaled = UnscaledGradients()
         self._losses = SeparateLosses(self.scalers) if len(self.scalers) > 1 else None
         self._guards: list[SchedulerGuard] = []
@@ -133,6 +132,8 @@ class AmpEngine:
     @property
     def skipped_steps(self) -> int:
         """Number of optimizer steps skipped so far; reading it waits for the device."""
+        if self._owned is not None:
+            return int(self._owned.skipped_steps.item())
         return int(self._step_scaler.num_skipped_steps.item())
 
     def convert(self, *modules: nn.Module) -> None:
@@ -172,22 +173,25 @@ class AmpEngine:
                 optimizer, self.masters, self._step_scaler, self._names, self._unscaled
             )
 
-    def own(self, optimizer: Optimizer) -> OwnedOptimizer:
-        """Let an optimizer hold the masters for good; its owner calls its ``step``.
+    def own(self, optimizers: Sequence[Optimizer]) -> OwnedBackwards:
+        """Let optimizers hold the masters for good; their owner calls ``step``.
 
         Args:
-            optimizer: A torch optimizer over the converted models' parameters.
+            optimizers: Torch optimizers over the converted models' parameters; one that holds them
+                already is left as it is.
 
         Returns:
-            What follows its steps; the same object at a second call.
+            What runs their backwards and follows their steps.
         """
         self._follow_devices()
-        if not self.properties.master_weights:
-            self._warn_of_vanishing_eps([optimizer])
+        if optimizers and not self.properties.master_weights:
+            self._warn_of_vanishing_eps(optimizers)
             self.masters.drop()
-        if optimizer not in self._owned:
-            self._owned[optimizer] = OwnedOptimizer(optimizer, self.masters, self._names)
-        return self._owned[optimizer]
+        if self._owned is None:
+            self._owned = OwnedBackwards(self.masters, self._names, self._log)
+        for optimizer in optimizers:
+            self._owned.own(optimizer)
+        return self._owned
 
     def guard_scheduler(self, scheduler: Any, optimizer: Optimizer) -> None:
         """Hold a learning-rate scheduler while its optimizer skips.
@@ -302,17 +306,12 @@ class AmpEngine:
             return
         self._found_inf = check.found_inf
         scales = (self.scaler.scale, self.scaler.next_scale)
-        scale, new_scale = scales if self._losses is None else self._losses.scales_of(optimizer)
-        self._tracker.push(
-            num_steps,
-            list(self._steps).index(optimizer),
-            check.flag,
-            scale,
-            check.finite_flags,
-            check.parameter_names,
-            new_scale=new_scale,
+        self._log.note(
+            check,
+            scales if self._losses is None else self._losses.scales_of(optimizer),
+            optimizer_index=list(self._steps).index(optimizer),
+            num_steps=num_steps,
         )
-        self._overflows += self._tracker.drain()
 
     def overflows(self, *, wait: bool = False) -> list[OverflowRecord]:
         """Return the overflows since the last call.
@@ -320,10 +319,7 @@ class AmpEngine:
         Args:
             wait: Wait for the device to tell of the latest steps too.
         """
-        self._overflows += self._tracker.drain(wait=wait)
-        records = list(self._overflows)
-        self._overflows.clear()
-        return records
+        return self._log.take(wait=wait)
 
     @contextmanager
     def masters_in(self, optimizer: Optimizer) -> Iterator[None]:
@@ -352,7 +348,7 @@ class AmpEngine:
             self.scaler.load_state_dict(state.get("losses", [state])[0])
         else:
             self._losses.load_state_dict(state)
-        self._tracker.num_skipped_steps = self.skipped_steps
+        self._log.go_on_from(self.skipped_steps)
 
     def restore(self) -> None:
         """Undo everything: FP32 weights, ordinary optimizers and schedulers, no hooks."""
@@ -360,8 +356,8 @@ class AmpEngine:
             guard.remove()
         for step in self._steps.values():
             step.detach()
-        for owned in self._owned.values():
-            owned.detach()
+        if self._owned is not None:
+            self._owned.detach()
         self._remove_hooks()
         if self._masters is not None:
             self._masters.restore()
@@ -370,7 +366,7 @@ class AmpEngine:
             for parameter in self._names:
                 parameter.grad = None
         self._guards, self._models, self._masters, self._casts = [], [], None, None
-        self._steps, self._owned, self._names = {}, {}, {}
+        self._steps, self._owned, self._names = {}, None, {}
         self._unscaled.clear()
 
     def _convert(self, module: nn.Module) -> None:
@@ -395,8 +391,11 @@ class AmpEngine:
                 )
                 for module in modules
             ]
-        elif output_dtype is not None:
-            self._hooks += [OutputCast(module, output_dtype) for module in modules]
+        elif output_dtype is not None or self._raises_inputs:
+            self._hooks += [
+                PlainCasts(module, output_dtype, raises_inputs=self._raises_inputs)
+                for module in modules
+            ]
 
     def _follow_devices(self) -> None:
         """Move masters to their models' devices, and choose O1's casts by these."""
@@ -424,7 +423,7 @@ class AmpEngine:
             hooks.remove()
         self._hooks = []
 
-    def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
+    def _warn_of_vanishing_eps(self, optimizers: Sequence[Optimizer]) -> None:
         smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
         for optimizer in optimizers if self.properties.half_dtype == torch.float16 else []:
             given = [group.get("eps") for group in optimizer.param_groups]

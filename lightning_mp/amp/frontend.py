@@ -104,18 +104,18 @@ def initialize(
     properties = resolve_opt_level(
         opt_level,
         half_dtype=half_dtype or _amp_state.half_dtype,
-        cast_model_type=cast_model_type,
+        cast_model_type=_override_of(opt_level, cast_model_type),
         patch_torch_functions=patch_torch_functions,
         keep_batchnorm_fp32=keep_batchnorm_fp32,
         keep_norms_fp32=keep_norms_fp32,
         master_weights=master_weights,
         loss_scale=loss_scale,
     )
-    floor = {"min_loss_scale": min_loss_scale} if min_loss_scale else {}
+    floor: dict[str, Any] = {"min_loss_scale": min_loss_scale} if min_loss_scale else {}
     scalers = [
         LossScaler(
             properties.loss_scale,
-            init_scale=min(2.0**16, max_loss_scale),
+            init_scale=max(min(2.0**16, max_loss_scale), min_loss_scale or 0.0),
             max_loss_scale=max_loss_scale,
             **floor,
         )
@@ -128,11 +128,11 @@ def initialize(
         scalers,
         output_dtype=cast_model_outputs,
         allow_banned=allow_banned,
+        raises_inputs=properties.cast_model_type == torch.float32,
     )
     raise_half_parameters(given_models)
     engine.convert(*given_models)
-    for optimizer in given_optimizers:
-        engine.own(optimizer)
+    engine.own(given_optimizers)
     _register(AmpSession(engine), given_optimizers, verbosity)
     if engine.casts is not None:
         _amp_state.handle = AmpHandle(engine.casts)
@@ -262,11 +262,14 @@ def set_half_dtype(dtype: torch.dtype) -> None:
     _amp_state.half_dtype = dtype
 
 
+def _override_of(opt_level: str, dtype: Any) -> Any:
+    # What the models of O1 have anyway; Apex took it.
+    return None if opt_level == "O1" and dtype == torch.float32 else dtype
+
+
 def _register(session: AmpSession, optimizers: list[Optimizer], verbosity: int) -> None:
-    _amp_state.session = session
+    _amp_state.add(session, optimizers)
     _amp_state.verbosity = verbosity
-    for optimizer in optimizers:
-        _amp_state.sessions[optimizer] = session
 
 
 def _last_session() -> AmpSession:
@@ -280,13 +283,16 @@ def _last_session() -> AmpSession:
 
 def _session_of(optimizers: list[Any]) -> AmpSession:
     last = _last_session()
-    sessions = {id(found): found for item in optimizers if (found := _session(item)) is not None}
+    each = [_amp_state.session_of(item) for item in optimizers]
+    sessions = {id(found): found for found in each if found is not None}
     if len(sessions) > 1:
         raise ValueError(
             f"the {len(optimizers)} optimizers come from {len(sessions)} calls of amp.initialize; "
             "one is allowed in scale_loss; surround each backward with its own"
         )
-    strangers = [type(item).__name__ for item in optimizers if _session(item) is None]
+    strangers = [
+        type(item).__name__ for item, found in zip(optimizers, each, strict=True) if found is None
+    ]
     if strangers and last.engine is not None:
         raise RuntimeError(
             f"{strangers[0]} was not initialised; pass it to amp.initialize(model, optimizer, ...) "
@@ -295,15 +301,12 @@ def _session_of(optimizers: list[Any]) -> AmpSession:
     return next(iter(sessions.values()), last)
 
 
-def _session(optimizer: Any) -> AmpSession | None:
-    return _amp_state.sessions.get(optimizer) if isinstance(optimizer, Optimizer) else None
-
-
 def _print_banner(properties: OptLevelProperties) -> None:
     # Line by line as Apex printed them: existing log readers look for these names.
     maybe_print(f"Selected optimization level {properties.opt_level}", rank0=True)
     values = properties.describe()
     names = (
+        "opt_level",
         "cast_model_type",
         "patch_torch_functions",
         "keep_batchnorm_fp32",

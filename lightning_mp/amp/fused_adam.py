@@ -6,13 +6,14 @@ one factor, and an overflow is decided on the device, so the host never waits.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lightning_mp.amp.chunks import in_chunks
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
@@ -21,8 +22,6 @@ from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update
 
 __all__ = ["apply_fused_adam", "can_fuse_adam"]
 
-# FP32 gradients alive at a time: large enough to hide the cost of a call, small beside a model.
-_CHUNK_ELEMENTS = 1 << 22
 _FUSED_DEVICES = ("cpu", "cuda")
 _UNSUPPORTED_FLAGS = ("amsgrad", "maximize", "differentiable", "capturable", "foreach")
 
@@ -65,7 +64,7 @@ def apply_fused_adam(
     """
     for group in optimizer.param_groups:
         settings = _settings(group, is_adamw=isinstance(optimizer, AdamW))
-        for chunk in _chunks([item for item in group["params"] if item.grad is not None]):
+        for chunk in in_chunks([item for item in group["params"] if item.grad is not None]):
             targets = [masters.of(parameter).detach() for parameter in chunk]
             states = [_state(optimizer, parameter, masters.of(parameter)) for parameter in chunk]
             gradients = _float32_gradients(chunk, targets, is_ready=factor is None)
@@ -116,19 +115,6 @@ def _settings(group: dict[str, Any], *, is_adamw: bool) -> AdamSettings:
         weight_decay=group["weight_decay"],
         is_decoupled=group.get("decoupled_weight_decay", is_adamw),
     )
-
-
-def _chunks(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    chunk: list[Tensor] = []
-    num_elements = 0
-    for parameter in parameters:
-        if chunk and num_elements + parameter.numel() > _CHUNK_ELEMENTS:
-            yield chunk
-            chunk, num_elements = [], 0
-        chunk.append(parameter)
-        num_elements += parameter.numel()
-    if chunk:
-        yield chunk
 
 
 def _state(optimizer: Optimizer, parameter: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.kernels.reference import copy_to_float32
 
-__all__ = ["raise_gradients"]
+__all__ = ["raise_gradients", "widened"]
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 
@@ -35,3 +35,14 @@ def raise_gradients(parameters: Sequence[Tensor], masters: MasterWeights) -> Non
     copies = copy_to_float32([parameter.grad for parameter in halves], likes)
     for parameter, copy in zip(halves, copies, strict=True):
         parameter.grad = copy
+
+
+def widened(gradient: Tensor) -> Tensor:
+    """Return a gradient in FP32 if it is half, and itself if not.
+
+    Args:
+        gradient: A dense or sparse gradient.
+    """
+    if gradient.dtype not in _HALF_DTYPES:
+        return gradient
+    return gradient.to(torch.float32)

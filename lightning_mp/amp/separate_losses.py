@@ -14,6 +14,7 @@ from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.optimizer_step import OptimizerStep
 from lightning_mp.amp.scaled_backward import ScaledBackward
+from lightning_mp.amp.shared_gradients import SharedGradients
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
 __all__ = ["SeparateLosses"]
@@ -62,8 +63,9 @@ class SeparateLosses:
         self._loss_id = loss_id
         scaler = self._scalers[loss_id]
         scaler.to(loss.device)
-        self._window = ScaledBackward(list(parameters), masters, scaler, names)
-        return scaler.scale_loss(loss)
+        gradients = SharedGradients(masters, UnscaledGradients(), is_shared=False)
+        self._window = ScaledBackward(list(parameters), gradients, scaler, names=names)
+        return self._window.begin(loss)
 
     def close(self, steps: Mapping[Optimizer, OptimizerStep], unscaled: UnscaledGradients) -> None:
         """End the backward: unscale its gradients, add the earlier ones, move the scale.
@@ -85,7 +87,7 @@ class SeparateLosses:
         for step in steps.values():
             for parameter in step.swap.parameters:
                 unscaled.add(parameter)
-        if not check.has_gradients:
+        if check is None or not check.has_gradients:
             return
         scaler.record(check.found_inf)
         scale = scaler.scale

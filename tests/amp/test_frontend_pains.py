@@ -49,11 +49,13 @@ def test_many_losses_that_are_nan(level: str) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
     before = weights_of(model)
-    for _ in range(3000):
-        with amp.scale_loss(model.bias.sum() * torch.nan, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    with pytest.warns(amp.LossScaleCollapseWarning, match="'bias'") as caught:
+        for _ in range(3000):
+            with amp.scale_loss(model.bias.sum() * torch.nan, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(caught) == 1
     assert _amp_state.loss_scalers[0].loss_scale() == 2.0**-10
     assert_equal(weights_of(model), before)
 
