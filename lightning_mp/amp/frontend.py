@@ -111,7 +111,7 @@ def initialize(
         master_weights=master_weights,
         loss_scale=loss_scale,
     )
-    floor = {"min_loss_scale": min_loss_scale} if min_loss_scale else {}
+    floor: dict[str, Any] = {"min_loss_scale": min_loss_scale} if min_loss_scale else {}
     scalers = [
         LossScaler(
             properties.loss_scale,
