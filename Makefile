@@ -60,7 +60,7 @@ clean:  ## delete the environments, builds and caches (not the runs)
 .venv-lightning-2.4/.installed: EXTRAS = dev,vision
 .venv-lightning-2.4/.installed: constraints-lightning-2.4.txt
 
-# --no-build-isolation: setup.py may import torch of the environment that it builds for.
+# --no-build-isolation: setup.py builds for the torch of the environment, which comes first.
 .venv/.installed .venv-lightning-2.4/.installed: setup.cfg setup.py pyproject.toml $(NATIVE_SOURCES)
 	@set -- $(PYTHONS); test -z '$(PYTHON)' || set -- '$(PYTHON)'; \
 	for python in "$$@"; do \
@@ -70,6 +70,6 @@ clean:  ## delete the environments, builds and caches (not the runs)
 	test -n "$$python" || { echo "make: found no Python >= 3.10 with venv, tried: $$*; install one," \
 	    "or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
 	echo "making $(@D) with $$python"; "$$python" -m venv "$(@D)"
-	"$(@D)/bin/python" $(PIP_INSTALL) setuptools
+	"$(@D)/bin/python" $(PIP_INSTALL) setuptools torch
 	"$(@D)/bin/python" $(PIP_INSTALL) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch "$@"

@@ -218,8 +218,6 @@ _COMPOSITES: dict[Callable, Callable | None] = {
         (F, "lp_pool3d"),
         (F, "multi_head_attention_forward"),
         (F, "triplet_margin_with_distance_loss"),
-        (torch, "pca_lowrank"),
-        (torch, "svd_lowrank"),
         (Tensor, "backward"),
         (torch.autograd, "backward"),
         (torch.autograd, "grad"),

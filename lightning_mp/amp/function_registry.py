@@ -2,7 +2,8 @@
 
 Both may come before or after set-up and hold wherever casts are on. For a torch function the word
 goes into the table that the implementations read; a Python function is replaced where it was found,
-because the user names that very place, until it is unregistered.
+because the user names that very place, until it is unregistered. A region of native casts that is
+on already does not learn of another torch function.
 """
 
 import difflib
@@ -13,6 +14,8 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 from torch.overrides import get_testing_overrides
 
 from lightning_mp.amp.cast_function import CastFunction
@@ -150,6 +153,10 @@ def unregister(module: Any, name: str) -> None:
         )
     registration.undo()
     del _REGISTERED[id(module), name]
+    # One function may be registered under several names.
+    for entry in _REGISTERED.values():
+        for function in entry.torch_functions:
+            POLICIES.set_user_policy(function, entry.policy)
     _forget_compiled_code()
 
 
@@ -167,6 +174,7 @@ def unregister_all() -> None:
 class _Registration(NamedTuple):
     owner: Any  # held, so that its id is not given to another object
     name: str
+    policy: Policy
     torch_functions: tuple[Callable, ...] = ()
     old: Any = None
     new: Any = None
@@ -220,7 +228,9 @@ def _register(module: Any, name: str, policy: Policy) -> None:
     for item in functions:
         POLICIES.set_user_policy(item, policy)
     _REGISTERED[id(module), name] = (
-        _Registration(module, name, functions) if functions else _replace(module, name, policy)
+        _Registration(module, name, policy, functions)
+        if functions
+        else _replace(module, name, policy)
     )
     _forget_compiled_code()
 
@@ -232,8 +242,31 @@ def _torch_functions(function: Any) -> tuple[Callable, ...]:
         return (function, *overloads)
     if isinstance(function, torch._ops.OpOverload):
         return (function,)
+    if function in _HANDED_AS:
+        return (function, _HANDED_AS[function])
     is_seen = function in get_testing_overrides() or function in POLICIES.effective
     return (function,) if is_seen else ()
+
+
+def _handed_as() -> dict[Callable, Callable]:
+    """Map what torch hands to modes under the name of another function to that function."""
+    found: dict[Callable, Callable] = {F.sigmoid: Tensor.sigmoid, F.tanh: Tensor.tanh}
+    operators = {
+        **{name: name for name in ("add", "sub", "mul", "div", "matmul")},
+        **{name: name for name in ("ge", "gt", "le", "lt", "ne")},
+        "truediv": "div",
+        "mod": "remainder",
+        "floordiv": "floor_divide",
+    }
+    for operator, method in operators.items():
+        for kind, suffix in (("", ""), ("r", ""), ("i", "_")):
+            special = getattr(Tensor, f"__{kind}{operator}__", None)
+            if special is not None and hasattr(Tensor, method + suffix):
+                found[special] = getattr(Tensor, method + suffix)
+    return found
+
+
+_HANDED_AS = _handed_as()
 
 
 def _replace(owner: Any, name: str, policy: Policy) -> _Registration:
@@ -241,7 +274,7 @@ def _replace(owner: Any, name: str, policy: Policy) -> _Registration:
     new = _decorate(old, policy)
     is_inherited = name not in vars(owner)
     setattr(owner, name, new)
-    return _Registration(owner, name, old=old, new=new, is_inherited=is_inherited)
+    return _Registration(owner, name, policy, (), old, new, is_inherited)
 
 
 def _decorate(function: Any, policy: Policy) -> Any:

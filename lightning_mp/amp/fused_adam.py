@@ -17,6 +17,7 @@ from lightning_mp.amp.chunks import in_chunks
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.native_installation import drop_weight_casts
 from lightning_mp.amp.step_guard import StepGuard
 from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update_adam_
 
@@ -85,11 +86,13 @@ def _is_hooked(optimizer: Optimizer) -> bool:
     # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
     is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
     pre_hooks = optimizer._optimizer_step_pre_hooks.values()
+    # O1's hook only drops casts of weights, and nothing casts at this level.
+    post_hooks = [*optimizer._optimizer_step_post_hooks.values()]
+    post_hooks += module._global_optimizer_post_hooks.values()
     return bool(
         any(not isinstance(hook, StepGuard) for hook in pre_hooks)
-        or optimizer._optimizer_step_post_hooks
+        or any(hook is not drop_weight_casts for hook in post_hooks)
         or module._global_optimizer_pre_hooks
-        or module._global_optimizer_post_hooks
         or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
     )
 

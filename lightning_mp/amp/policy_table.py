@@ -50,13 +50,13 @@ class PolicyTable:
         """Give a function its policy of the table back.
 
         Args:
-            function: A function with a user's policy.
+            function: A function; one without a user's policy is left as it is.
         """
-        del self._user[function]
+        self._user.pop(function, None)
         if function in self._built_in:
             self._effective[function] = self._built_in[function]
         else:
-            del self._effective[function]
+            self._effective.pop(function, None)
 
 
 POLICIES = PolicyTable()

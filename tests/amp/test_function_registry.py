@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from support.o1_implementations import IMPLEMENTATIONS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,7 +23,7 @@ from lightning_mp.amp.function_registry import (
     unregister_all,
 )
 
-FP32, BF16 = torch.float32, torch.bfloat16
+FP32 = torch.float32
 
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
@@ -30,9 +31,9 @@ def half(request):
     return request.param
 
 
-@pytest.fixture
-def casts(half):
-    return FunctionCasts(half, implementation="python")
+@pytest.fixture(params=IMPLEMENTATIONS)
+def casts(request, half):
+    return FunctionCasts(half, implementation=request.param, device_types=("cpu",))
 
 
 @pytest.fixture(autouse=True)
@@ -258,6 +259,10 @@ def test_registration_with_a_subclass_leaves_the_base_alone(casts, half, module)
         (torch, "sin", torch.sin),
         (torch, "mm", lambda x: torch.mm(x, x)),
         (torch.nn.functional, "silu", F.silu),
+        (torch.nn.functional, "tanh", F.tanh),
+        (Tensor, "__matmul__", lambda x: x @ x),
+        (Tensor, "__mul__", lambda x: x * x),
+        (Tensor, "__rmul__", lambda x: 2 * x),
         (Tensor, "cos", lambda x: x.cos()),
         (torch.nn.functional, "softmax", lambda x: F.softmax(x, -1)),
         (torch.nn.functional, "max_pool1d", lambda x: F.max_pool1d(x[None], 2)),
@@ -268,7 +273,8 @@ def test_torch_functions(casts, half, owner, name, call):
     function = getattr(owner, name)
     with casts.context():
         before = call(torch.ones(3, 3, dtype=half)).dtype
-        register_half_function(owner, name)  # at once
+    register_half_function(owner, name)
+    with casts.context():
         assert call(torch.ones(3, 3)).dtype == half
         register_float_function(owner, name)
         assert call(torch.ones(3, 3, dtype=half)).dtype == FP32
@@ -276,6 +282,24 @@ def test_torch_functions(casts, half, owner, name, call):
         unregister(owner, name)
         assert call(torch.ones(3, 3, dtype=half)).dtype == before
     assert call(torch.ones(3, 3)).dtype == FP32
+
+
+def test_torch_function_registered_in_a_region(half):
+    with FunctionCasts(half, implementation="python").context():
+        register_half_function(torch, "sin")
+        assert torch.sin(torch.ones(3)).dtype == half
+
+
+def test_two_names_of_one_function(casts, half):
+    x = torch.ones(3, 3)
+    register_float_function(torch.Tensor, "matmul")
+    register_half_function(torch.Tensor, "__matmul__")
+    with casts.context():
+        assert (x @ x).dtype == half
+        unregister(torch.Tensor, "__matmul__")
+        assert (x @ x).dtype == FP32
+        unregister(torch.Tensor, "matmul")
+        assert (x @ x).dtype == half
 
 
 def test_promoting_torch_function(casts, half):
@@ -329,12 +353,13 @@ def test_replacement_by_somebody_else_is_not_undone(module):
 def test_compiled_code_follows_a_registration(casts, half):
     compiled = torch.compile(lambda x: torch.sin(x), backend="eager", fullgraph=True)
     x = torch.ones(3, dtype=half)
-    with casts.context():
-        assert compiled(x).dtype == half
+    for _ in range(2):
+        with casts.context():
+            assert compiled(x).dtype == half
         register_float_function(torch, "sin")
-        assert compiled(x).dtype == FP32
+        with casts.context():
+            assert compiled(x).dtype == FP32
         unregister(torch, "sin")
-        assert compiled(x).dtype == half
 
 
 def test_compiled_decorated_function(casts, half):
