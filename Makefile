@@ -53,11 +53,14 @@ clean:  ## delete the environments, builds and caches (not the runs)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: CONSTRAINTS = constraints.txt
+.venv/.installed: EXTRAS = dev,lm,vision
 .venv/.installed: constraints.txt
 .venv-lightning-2.4/.installed: CONSTRAINTS = constraints-lightning-2.4.txt
+# Without lm: the test of that example is slow, and does not run there.
+.venv-lightning-2.4/.installed: EXTRAS = dev,vision
 .venv-lightning-2.4/.installed: constraints-lightning-2.4.txt
 
-# --no-build-isolation: setup.py may import torch of the environment that it builds for.
+# --no-build-isolation: setup.py builds for the torch of the environment, which comes first.
 .venv/.installed .venv-lightning-2.4/.installed: setup.cfg setup.py pyproject.toml $(NATIVE_SOURCES)
 	@set -- $(PYTHONS); test -z '$(PYTHON)' || set -- '$(PYTHON)'; \
 	for python in "$$@"; do \
@@ -67,6 +70,6 @@ clean:  ## delete the environments, builds and caches (not the runs)
 	test -n "$$python" || { echo "make: found no Python >= 3.10 with venv, tried: $$*; install one," \
 	    "or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
 	echo "making $(@D) with $$python"; "$$python" -m venv "$(@D)"
-	"$(@D)/bin/python" $(PIP_INSTALL) setuptools
-	"$(@D)/bin/python" $(PIP_INSTALL) --no-build-isolation --editable '.[dev,vision]'
+	"$(@D)/bin/python" $(PIP_INSTALL) setuptools torch
+	"$(@D)/bin/python" $(PIP_INSTALL) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch "$@"

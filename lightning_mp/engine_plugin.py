@@ -1,12 +1,14 @@
 """What the precision plugins of the Trainer and of Fabric share: an engine and its state."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_mp.amp.apex_arguments import parse_num_losses
 from lightning_mp.amp.closure_step import evaluates_closure, needs_closure
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -81,14 +83,18 @@ class EnginePlugin:
             "min_loss_scale": min_loss_scale,
             "max_loss_scale": max_loss_scale,
         }
-        scaler = LossScaler(properties.loss_scale, **arguments)
+        scalers = [
+            LossScaler(properties.loss_scale, **arguments)
+            for _ in range(parse_num_losses(num_losses))
+        ]
         if not properties.is_dynamic:
             self._warn_of_idle(movement)
-        self.engine = AmpEngine(properties, scaler, allow_banned=allow_banned)
+        self.engine = AmpEngine(properties, scalers, allow_banned=allow_banned)
         self.half_dtype = half_dtype
         is_bf16 = _half_dtype_of(properties) == torch.bfloat16
         self.precision: Any = properties.opt_level + ("-bf16" if is_bf16 else "")
-        self._scaler_arguments = arguments
+        self._scaler_arguments = {**arguments, "num_losses": num_losses}
+        self._loss_id = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(opt_level={self.opt_level!r}){other_package_note()}"
@@ -112,6 +118,30 @@ class EnginePlugin:
     def skipped_steps(self) -> int:
         """Number of optimizer steps skipped so far; reading it waits for the device."""
         return self.engine.skipped_steps
+
+    @contextmanager
+    def loss(self, loss_id: int) -> Iterator[None]:
+        """Name the loss whose backward runs in this region, and so its scaler.
+
+        In manual optimisation: ``with plugin.loss(1): self.manual_backward(loss)``.
+
+        Args:
+            loss_id: Index of the loss, below ``num_losses``.
+
+        Raises:
+            IndexError: There is no such loss.
+        """
+        num_losses = len(self.engine.scalers)
+        if not 0 <= loss_id < num_losses:
+            raise IndexError(
+                f"loss_id = {loss_id}; allowed: 0 to {num_losses - 1}; set "
+                f"{type(self).__name__}(num_losses={loss_id + 1}) for more"
+            )
+        before, self._loss_id = self._loss_id, loss_id
+        try:
+            yield
+        finally:
+            self._loss_id = before
 
     def overflows(self, *, wait: bool = False) -> list[OverflowRecord]:
         """Return the overflows since the last call.
@@ -216,7 +246,7 @@ class EnginePlugin:
         return not self.engine.properties.is_dynamic and evaluates_closure(optimizer)
 
     def _scaler_state(self) -> dict[str, Any]:
-        return dict(self.engine.scaler.state_dict())
+        return self.engine.scaler_state()
 
     def _resolved(self) -> dict[str, Any]:
         return self.engine.properties.describe()

@@ -109,9 +109,11 @@ class AmpFabricPrecision(EnginePlugin, FabricPrecision):
 
     @override
     def backward(self, tensor: Tensor, model: nn.Module | None, *args: Any, **kwargs: Any) -> None:
-        scaled = self.engine.scale_loss(tensor, is_synchronising=self._is_synchronising())
+        scaled = self.engine.scale_loss(
+            tensor, loss_id=self._loss_id, is_synchronising=self._is_synchronising()
+        )
         # Activation checkpointing runs parts of the forward again, in here.
-        with self.engine.forward_context():
+        with self.engine.forward_context(), self.engine.ending_backward():
             super().backward(scaled, model, *args, **kwargs)
 
     @override

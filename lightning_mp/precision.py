@@ -176,7 +176,9 @@ class AmpPrecision(EnginePlugin, Precision):
         is_synchronising = (
             isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync
         )
-        scaled = self.engine.scale_loss(tensor, is_synchronising=is_synchronising)
+        scaled = self.engine.scale_loss(
+            tensor, loss_id=self._loss_id, is_synchronising=is_synchronising
+        )
         return super().pre_backward(scaled, module)
 
     @override
@@ -184,7 +186,7 @@ class AmpPrecision(EnginePlugin, Precision):
         self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> None:
         # Activation checkpointing runs parts of the forward again, in here.
-        with self.engine.forward_context():
+        with self.engine.forward_context(), self.engine.ending_backward():
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     # ---------------------------------------------------------------------------------------- step

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 __all__ = ["DEFAULT_COLUMNS", "PRECISIONS", "SMOKE_COLUMNS", "Column", "parse_column"]
 
 STOCK_PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
-PRECISIONS = (*STOCK_PRECISIONS, "O0", "O2", "O2-bf16", "O3", "O3-bf16")
+PRECISIONS = (*STOCK_PRECISIONS, "O0", "O1", "O1-bf16", "O2", "O2-bf16", "O3", "O3-bf16")
 
 _FUSED_SUFFIX = "/fused"
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Transformer", "make_mlp"]
+__all__ = ["LanguageLSTM", "Transformer", "make_mlp"]
 
 
 class Transformer(nn.Module):
@@ -50,6 +50,33 @@ class Transformer(nn.Module):
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions(places))))
+
+
+class LanguageLSTM(nn.Module):
+    """Predict the next token with two LSTM layers.
+
+    Args:
+        vocabulary_size: Number of tokens.
+        width: Number of features of a token and of each layer.
+    """
+
+    def __init__(self, vocabulary_size: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary_size, width)
+        self.layers = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, vocabulary_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of each next token.
+
+        Args:
+            tokens: Integer tensor of shape ``(batch, time)``.
+
+        Returns:
+            Logits of shape ``(batch, time, vocabulary_size)``.
+        """
+        hidden, _ = self.layers(self.tokens(tokens))
+        return self.head(hidden)
 
 
 def make_mlp(widths: Sequence[int]) -> nn.Sequential:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchkit.column import parse_column
+from benchkit.table import format_table
 
 __all__ = ["WorkloadResult", "format_report"]
 
@@ -87,7 +88,7 @@ def _speed_table(result: WorkloadResult) -> str:
         ]
         for name, rounds in result.times.items()
     ]
-    return _table([*header, *(f"x {_label(peer)}" for peer in peers)], rows)
+    return format_table([*header, *(f"x {_label(peer)}" for peer in peers)], rows)
 
 
 def _quality_table(result: WorkloadResult) -> str:
@@ -110,7 +111,7 @@ def _quality_table(result: WorkloadResult) -> str:
         if peer is not None:
             row.insert(2, f"{quality['peak_bytes'] / peer['peak_bytes']:.2f}")
         rows.append(row)
-    return _table(header, rows)
+    return format_table(header, rows)
 
 
 def _label(name: str) -> str:
@@ -127,8 +128,3 @@ def _ratio(
     # A slow column has fewer rounds; each is compared with the peer's of the same round.
     ratios = [peer[clock] / own[clock] for peer, own in zip(peer_rounds, rounds, strict=False)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *("---:" for _ in header[1:])]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))

@@ -19,7 +19,8 @@ def run_worker(function: str, environment: Mapping[str, str], **arguments: Any) 
     """Run a measurement in a new process; its progress goes to stderr.
 
     Args:
-        function: ``"measure_times"`` or ``"measure_quality"``.
+        function: Name of a measurement: ``"measure_times"``, ``"measure_quality"``,
+            ``"measure_cast_steps"`` or ``"measure_op_costs"``.
         environment: Variables to set there, beside the present ones.
         **arguments: Arguments of the function, such as JSON can hold.
 
@@ -53,7 +54,9 @@ def main(function: str, arguments: str) -> None:
         function: Name of the measurement.
         arguments: Its arguments as a JSON object.
     """
-    from benchkit.quality import measure_quality  # slow import, for the worker only
+    from benchkit.cast_steps import measure_cast_steps  # slow imports, for the worker only
+    from benchkit.op_costs import measure_op_costs
+    from benchkit.quality import measure_quality
     from benchkit.timing import measure_times
 
     for name in ("lightning.pytorch", "lightning.fabric"):
@@ -62,8 +65,8 @@ def main(function: str, arguments: str) -> None:
     warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
     warnings.filterwarnings("ignore", ".*does not have many workers")
     functions: dict[str, Callable[..., Any]] = {
-        "measure_times": measure_times,
-        "measure_quality": measure_quality,
+        item.__name__: item
+        for item in (measure_times, measure_quality, measure_cast_steps, measure_op_costs)
     }
     print(json.dumps(functions[function](**json.loads(arguments))))
 

@@ -11,12 +11,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benchkit.models import Transformer, make_mlp
+from benchkit.models import LanguageLSTM, Transformer, make_mlp
 from lightning_mp.recipes.vision.resnet import ResNet18
 
 __all__ = ["WORKLOADS", "Workload", "make_workload"]
 
-WORKLOADS = ("resnet18", "transformer", "mlp")
+WORKLOADS = ("resnet18", "transformer", "mlp", "small_transformer", "lstm")
 
 _NUM_CLASSES = 10
 # Distance of a class from the origin, against noise of standard deviation 1 per feature: such that
@@ -63,7 +63,13 @@ def make_workload(name: str, *, is_smoke: bool = False) -> Workload:
     Raises:
         ValueError: If the name is unknown.
     """
-    makers = {"resnet18": _resnet18, "transformer": _transformer, "mlp": _mlp}
+    makers = {
+        "resnet18": _resnet18,
+        "transformer": _transformer,
+        "mlp": _mlp,
+        "small_transformer": _small_transformer,
+        "lstm": _lstm,
+    }
     if name not in makers:
         raise ValueError(
             f"workload = {name!r}; allowed are {', '.join(makers)}; choose among these"
@@ -90,6 +96,25 @@ def _transformer(is_smoke: bool) -> Workload:
         f"4-layer GPT-like transformer, width {width}, 4 heads, vocabulary {vocabulary_size}, "
         f"tied head, {time} tokens, batch {batch_size}",
         partial(Transformer, vocabulary_size, width, num_positions=time),
+        partial(_token_batch, batch_size=batch_size, time=time, vocabulary_size=vocabulary_size),
+    )
+
+
+def _small_transformer(is_smoke: bool) -> Workload:
+    """Build a model so small that its steps are all overhead."""
+    vocabulary_size, width, batch_size, time = (53, 16, 2, 7) if is_smoke else (64, 32, 2, 8)
+    return Workload(
+        f"4-layer transformer, width {width}, {time} tokens, batch {batch_size} (overhead-bound)",
+        partial(Transformer, vocabulary_size, width, num_positions=time),
+        partial(_token_batch, batch_size=batch_size, time=time, vocabulary_size=vocabulary_size),
+    )
+
+
+def _lstm(is_smoke: bool) -> Workload:
+    vocabulary_size, width, batch_size, time = (53, 17, 3, 7) if is_smoke else (256, 256, 16, 64)
+    return Workload(
+        f"2-layer LSTM language model, width {width}, {time} tokens, batch {batch_size}",
+        partial(LanguageLSTM, vocabulary_size, width),
         partial(_token_batch, batch_size=batch_size, time=time, vocabulary_size=vocabulary_size),
     )
 

@@ -6,8 +6,7 @@ through :meth:`AmpEngine.step_of`.
 """
 
 import warnings
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_mp.amp.forward_mode import HalfForwardMode
+from lightning_mp.amp.function_cast_hooks import FunctionCastHooks
+from lightning_mp.amp.function_casts import FunctionCasts, Implementation
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -24,13 +25,15 @@ from lightning_mp.amp.model_cast import check_castable
 from lightning_mp.amp.module_hooks import ModuleHooks
 from lightning_mp.amp.opt_levels import OptLevelProperties
 from lightning_mp.amp.optimizer_step import OptimizerStep
-from lightning_mp.amp.overflow import OverflowRecord, OverflowTracker
+from lightning_mp.amp.overflow import OverflowRecord
+from lightning_mp.amp.overflow_log import OverflowLog
+from lightning_mp.amp.owned_backwards import OwnedBackwards
+from lightning_mp.amp.plain_casts import PlainCasts
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
+from lightning_mp.amp.separate_losses import SeparateLosses
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
 __all__ = ["AmpEngine"]
-
-_MAX_RECORDS = 1000
 
 
 class AmpEngine:
@@ -38,8 +41,12 @@ class AmpEngine:
 
     Args:
         properties: Resolved properties of the level.
-        scaler: Scaler of the loss.
-        output_dtype: Dtype that the floating outputs of a cast model's own forward become.
+        scaler: Scaler of the loss, or one for each of several losses.
+        output_dtype: Dtype that the floating outputs of a model's own forward become; ``None`` for
+            FP32 where the model or its functions are cast, and for no change where they are not.
+        allow_banned: Whether banned functions run in FP32 at O1 instead of being refused.
+        raises_inputs: Whether half inputs of a model that is not cast become FP32.
+        function_casts: Implementation of O1's casts: ``"auto"``, ``"native"`` or ``"python"``.
 
     Example:
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
@@ -60,22 +67,29 @@ class AmpEngine:
     def __init__(
         self,
         properties: OptLevelProperties,
-        scaler: LossScaler,
+        scaler: LossScaler | Sequence[LossScaler],
         *,
-        output_dtype: torch.dtype = torch.float32,
+        output_dtype: torch.dtype | None = None,
+        allow_banned: bool = False,
+        raises_inputs: bool = False,
+        function_casts: Implementation = "auto",
     ) -> None:
         self.properties = properties
-        self.scaler = scaler
+        self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
         self._output_dtype = output_dtype
-        self._tracker = OverflowTracker()
-        # Bounded: nobody need ask for the records.
-        self._overflows: deque[OverflowRecord] = deque(maxlen=_MAX_RECORDS)
+        self._allow_banned = allow_banned
+        self._raises_inputs = raises_inputs
+        self._implementation: Implementation = function_casts
+        self._casts: FunctionCasts | None = None
+        self._log = OverflowLog()
         self._masters: MasterWeights | None = None
-        self._hooks: list[ModuleHooks] = []
-        self._num_models = 0
+        self._models: list[nn.Module] = []
+        self._hooks: list[ModuleHooks | FunctionCastHooks | PlainCasts] = []
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
+        self._owned: OwnedBackwards | None = None
         self._unscaled = UnscaledGradients()
+        self._losses = SeparateLosses(self.scalers) if len(self.scalers) > 1 else None
         self._guards: list[SchedulerGuard] = []
         self._found_inf = torch.zeros(())
 
@@ -89,6 +103,16 @@ class AmpEngine:
         if self._masters is None:
             raise RuntimeError("no model was converted yet; call convert(model) first")
         return self._masters
+
+    @property
+    def scaler(self) -> LossScaler:
+        """The scaler of the loss; of the first, if there are several."""
+        return self.scalers[0]
+
+    @property
+    def casts(self) -> FunctionCasts | None:
+        """The casts of O1, ``None`` at other levels and before a model is converted."""
+        return self._casts
 
     @property
     def is_converted(self) -> bool:
@@ -108,7 +132,9 @@ class AmpEngine:
     @property
     def skipped_steps(self) -> int:
         """Number of optimizer steps skipped so far; reading it waits for the device."""
-        return int(self.scaler.num_skipped_steps.item())
+        if self._owned is not None:
+            return int(self._owned.skipped_steps.item())
+        return int(self._step_scaler.num_skipped_steps.item())
 
     def convert(self, *modules: nn.Module) -> None:
         """Cast models in place and hook their state dicts and forwards.
@@ -127,6 +153,7 @@ class AmpEngine:
                 check_castable(module, known)
         for module in modules:
             self._convert(module)
+        self._hook_models(modules)
 
     def attach(self, optimizers: list[Optimizer]) -> None:
         """Take over optimizers of the converted model.
@@ -135,7 +162,7 @@ class AmpEngine:
             optimizers: Torch optimizers over the model's parameters; one that is attached already
                 is left as it is.
         """
-        self.masters.follow_devices()
+        self._follow_devices()
         if optimizers and not self.properties.master_weights:
             self._warn_of_vanishing_eps(optimizers)
             self.masters.drop()
@@ -143,8 +170,28 @@ class AmpEngine:
             if optimizer in self._steps:
                 continue
             self._steps[optimizer] = OptimizerStep(
-                optimizer, self.masters, self.scaler, self._names, self._unscaled
+                optimizer, self.masters, self._step_scaler, self._names, self._unscaled
             )
+
+    def own(self, optimizers: Sequence[Optimizer]) -> OwnedBackwards:
+        """Let optimizers hold the masters for good; their owner calls ``step``.
+
+        Args:
+            optimizers: Torch optimizers over the converted models' parameters; one that holds them
+                already is left as it is.
+
+        Returns:
+            What runs their backwards and follows their steps.
+        """
+        self._follow_devices()
+        if optimizers and not self.properties.master_weights:
+            self._warn_of_vanishing_eps(optimizers)
+            self.masters.drop()
+        if self._owned is None:
+            self._owned = OwnedBackwards(self.masters, self._names, self._log)
+        for optimizer in optimizers:
+            self._owned.own(optimizer)
+        return self._owned
 
     def guard_scheduler(self, scheduler: Any, optimizer: Optimizer) -> None:
         """Hold a learning-rate scheduler while its optimizer skips.
@@ -180,10 +227,14 @@ class AmpEngine:
 
     def forward_context(self) -> Any:
         """Return the context that the model's forward, its loss and its backward run in."""
+        if self._casts is not None:
+            return self._casts.context()
         dtype = self.properties.half_dtype
         return nullcontext() if dtype is None else HalfForwardMode(dtype)
 
-    def scale_loss(self, loss: Tensor, *, is_synchronising: bool = False) -> Tensor:
+    def scale_loss(
+        self, loss: Tensor, *, loss_id: int = 0, is_synchronising: bool = False
+    ) -> Tensor:
         """Scale a loss and prepare the gradients that exist already for its backward.
 
         The scale moves here and nowhere else, so gradients made with the old one have been
@@ -192,12 +243,20 @@ class AmpEngine:
 
         Args:
             loss: Scalar loss of any floating dtype.
+            loss_id: Index of the loss's scaler. With several, run the backward inside
+                :meth:`ending_backward`.
             is_synchronising: Whether this backward averages gradients over processes in buckets of
                 the parameters' dtype; FP32 sums are then rounded once, before it.
 
         Returns:
             The scaled loss in FP32, or the loss itself if nothing is scaled.
         """
+        if self._losses is not None:
+            for step in self._steps.values():
+                step.forget()
+            return self._losses.open(
+                loss, loss_id, self._stepped_parameters(), self.masters, self._names
+            )
         self.scaler.to(loss.device)
         ratio = self.scaler.update() if self.scaler.has_pending else None
         # In FP32 before they are rescaled: half gradients could overflow or lose bits by it.
@@ -207,6 +266,18 @@ class AmpEngine:
         if is_synchronising:
             self._cast_gradients(self.properties.half_dtype)
         return loss if self.scaler.is_identity else self.scaler.scale_loss(loss)
+
+    @contextmanager
+    def ending_backward(self) -> Iterator[None]:
+        """Surround the backward of a scaled loss; needed where there are several scalers."""
+        try:
+            yield
+        except BaseException:
+            if self._losses is not None:
+                self._losses.abandon()
+            raise
+        if self._losses is not None:
+            self._losses.close(self._steps, self._unscaled)
 
     def step(self, optimizer: Optimizer, before_update: Any = None, **kwargs: Any) -> None:
         """Step an attached optimizer unless a gradient is not finite.
@@ -234,16 +305,13 @@ class AmpEngine:
         if check is None or not check.has_gradients:
             return
         self._found_inf = check.found_inf
-        self._tracker.push(
-            num_steps,
-            list(self._steps).index(optimizer),
-            check.flag,
-            self.scaler.scale,
-            check.finite_flags,
-            check.parameter_names,
-            new_scale=self.scaler.next_scale,
+        scales = (self.scaler.scale, self.scaler.next_scale)
+        self._log.note(
+            check,
+            scales if self._losses is None else self._losses.scales_of(optimizer),
+            optimizer_index=list(self._steps).index(optimizer),
+            num_steps=num_steps,
         )
-        self._overflows += self._tracker.drain()
 
     def overflows(self, *, wait: bool = False) -> list[OverflowRecord]:
         """Return the overflows since the last call.
@@ -251,10 +319,7 @@ class AmpEngine:
         Args:
             wait: Wait for the device to tell of the latest steps too.
         """
-        self._overflows += self._tracker.drain(wait=wait)
-        records = list(self._overflows)
-        self._overflows.clear()
-        return records
+        return self._log.take(wait=wait)
 
     @contextmanager
     def masters_in(self, optimizer: Optimizer) -> Iterator[None]:
@@ -266,17 +331,24 @@ class AmpEngine:
         with self.step_of(optimizer).swap.masters_in():
             yield
 
+    def scaler_state(self) -> dict[str, Any]:
+        """Return the state of the loss scaler, or of all of them, as plain values."""
+        return dict(self.scaler.state_dict()) if self._losses is None else self._losses.state_dict()
+
     def load_scaler_state(self, state: Mapping[str, Any]) -> None:
         """Restore the loss scaler and go on counting skipped steps from it.
 
         Args:
-            state: What ``scaler.state_dict()`` returned, or a ``GradScaler`` state.
+            state: What :meth:`scaler_state` returned, or a ``GradScaler`` state.
 
         Raises:
             ValueError: The state is impossible; nothing is changed then.
         """
-        self.scaler.load_state_dict(state)
-        self._tracker.num_skipped_steps = self.skipped_steps
+        if self._losses is None:
+            self.scaler.load_state_dict(state.get("losses", [state])[0])
+        else:
+            self._losses.load_state_dict(state)
+        self._log.go_on_from(self.skipped_steps)
 
     def restore(self) -> None:
         """Undo everything: FP32 weights, ordinary optimizers and schedulers, no hooks."""
@@ -284,35 +356,74 @@ class AmpEngine:
             guard.remove()
         for step in self._steps.values():
             step.detach()
-        for hooks in self._hooks:
-            hooks.remove()
+        if self._owned is not None:
+            self._owned.detach()
+        self._remove_hooks()
         if self._masters is not None:
             self._masters.restore()
         if self.properties.half_dtype is not None:
             # Those of the FP32 parameters may still be scaled.
             for parameter in self._names:
                 parameter.grad = None
-        self._guards, self._hooks, self._masters, self._num_models = [], [], None, 0
-        self._steps, self._names = {}, {}
+        self._guards, self._models, self._masters, self._casts = [], [], None, None
+        self._steps, self._owned, self._names = {}, None, {}
         self._unscaled.clear()
 
     def _convert(self, module: nn.Module) -> None:
         # One model is the rule; the parameters of later ones are told apart by a prefix.
-        prefix = f"model{self._num_models}." if self._num_models else ""
-        self._num_models += 1
+        prefix = f"model{len(self._models)}." if self._models else ""
+        self._models.append(module)
         for name, parameter in module.named_parameters():
             self._names.setdefault(parameter, prefix + name)
         if self._masters is None:
             self._masters = MasterWeights(module, self.properties)
         else:
             self._masters.add(module)
-        half_dtype = self.properties.half_dtype
-        if half_dtype is not None:
-            self._hooks.append(
-                ModuleHooks(module, self._masters, half_dtype, output_dtype=self._output_dtype)
-            )
 
-    def _warn_of_vanishing_eps(self, optimizers: list[Optimizer]) -> None:
+    def _hook_models(self, modules: Sequence[nn.Module]) -> None:
+        half_dtype, output_dtype = self.properties.half_dtype, self._output_dtype
+        if self.properties.function_dtype is not None:
+            self._follow_devices()
+        elif half_dtype is not None:
+            self._hooks += [
+                ModuleHooks(
+                    module, self.masters, half_dtype, output_dtype=output_dtype or torch.float32
+                )
+                for module in modules
+            ]
+        elif output_dtype is not None or self._raises_inputs:
+            self._hooks += [
+                PlainCasts(module, output_dtype, raises_inputs=self._raises_inputs)
+                for module in modules
+            ]
+
+    def _follow_devices(self) -> None:
+        """Move masters to their models' devices, and choose O1's casts by these."""
+        self.masters.follow_devices()
+        half_dtype = self.properties.function_dtype
+        if half_dtype is None:
+            return
+        tensors = (item for model in self._models for item in model.parameters())
+        device_types = tuple(sorted({item.device.type for item in tensors})) or ("cpu",)
+        if self._casts is None or self._casts.device_types != device_types:
+            self._casts = FunctionCasts(
+                half_dtype,
+                allow_banned=self._allow_banned,
+                implementation=self._implementation,
+                device_types=device_types,
+            )
+            self._remove_hooks()
+        self._hooks += [
+            FunctionCastHooks(model, self._casts, output_dtype=self._output_dtype or torch.float32)
+            for model in self._models[len(self._hooks) :]
+        ]
+
+    def _remove_hooks(self) -> None:
+        for hooks in self._hooks:
+            hooks.remove()
+        self._hooks = []
+
+    def _warn_of_vanishing_eps(self, optimizers: Sequence[Optimizer]) -> None:
         smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
         for optimizer in optimizers if self.properties.half_dtype == torch.float16 else []:
             given = [group.get("eps") for group in optimizer.param_groups]
@@ -326,14 +437,19 @@ class AmpEngine:
                     stacklevel=2,
                 )
 
+    @property
+    def _step_scaler(self) -> LossScaler:
+        return self.scaler if self._losses is None else self._losses.step_scaler
+
+    def _stepped_parameters(self) -> list[Tensor]:
+        steps = self._steps.values()
+        return list(dict.fromkeys(item for step in steps for item in step.swap.parameters))
+
     @torch.no_grad()
     def _rescale_gradients(self, ratio: Tensor | None) -> None:
         """Bring gradients left from earlier backwards to the scale of the next one."""
-        parameters = dict.fromkeys(
-            item for step in self._steps.values() for item in step.swap.parameters
-        )
         scaled, unscaled = [], []
-        for parameter in parameters:
+        for parameter in self._stepped_parameters():
             if parameter.grad is not None:
                 group = unscaled if self._unscaled.has(parameter) else scaled
                 group.append(dense_values(parameter))

@@ -5,8 +5,9 @@ The kernels of :mod:`lightning_mp.amp.native_casts` cost what torch.autocast cos
 device and without a compiler.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Literal, get_args
 
 import torch
@@ -121,7 +122,7 @@ class FunctionCasts:
         # Autocast for a device without kernels: modules that ask whether mixed precision is on,
         # as recurrent ones do before they refuse a mixture of dtypes, are told yes.
         switch_on = casts_on() if casts_are_off() else nullcontext()
-        with switch_on, torch.autocast("ipu", dtype=torch.bfloat16), self._mode_region():
+        with switch_on, torch.autocast("ipu", dtype=torch.bfloat16), self._cached(), self._mode:
             yield
 
     @contextmanager
@@ -129,16 +130,19 @@ class FunctionCasts:
         # On the CPU the native casts run what is banned in FP32; on others torch refuses it.
         is_ban_lifted = self.allow_banned and native.device_type != "cpu"
         has_overlay = is_ban_lifted or bool(POLICIES.user)
-        overlay = self._mode_region() if has_overlay else nullcontext()
-        with native.context(), overlay:
-            yield
+        overlay = self._mode if has_overlay else nullcontext()
+        _NATIVE.modes = [*_native_modes(), self._mode]
+        try:
+            with native.context(), self._cached(), overlay:
+                yield
+        finally:
+            _NATIVE.modes = _NATIVE.modes[:-1]
 
     @contextmanager
-    def _mode_region(self) -> Iterator[None]:
+    def _cached(self) -> Iterator[None]:
         hook = register_optimizer_step_post_hook(self._after_step)
         try:
-            with self._mode:
-                yield
+            yield
         finally:
             hook.remove()
             self._mode.cache.clear()
@@ -149,17 +153,18 @@ class FunctionCasts:
 
 def casts_are_active() -> bool:
     """Tell whether O1 casts the torch calls of the caller."""
-    return native_is_active() or active_mode() is not None
+    return native_is_active() or _python_mode() is not None
 
 
 def active_mode() -> FunctionCastMode | None:
-    """Return the function mode that casts the torch calls of the caller, if one does."""
-    if casts_are_off():
-        return None
-    for mode in reversed(_get_current_function_mode_stack()):
-        if isinstance(mode, FunctionCastMode) and not isinstance(mode, NativeOverlayMode):
-            return mode
-    return None
+    """Return the mode that casts the torch calls of the caller, if there is one.
+
+    Under native casts it is the mode that would run what the kernels leave to Python; threads of
+    the backward pass know of none.
+    """
+    if native_is_active():
+        return _native_modes()[-1] if _native_modes() else None
+    return _python_mode()
 
 
 def active_half_dtype() -> torch.dtype | None:
@@ -177,16 +182,18 @@ def active_half_dtype() -> torch.dtype | None:
 def disable_casts() -> Iterator[None]:
     """Switch the casts of O1 off in this region; outside of them it does nothing.
 
-    A block checkpointed in such a region is computed again without casts too. While casts are on
-    in Python, the autocast of the CPU is off in the region as well.
+    A block checkpointed in such a region is computed again without casts too. The autocast of the
+    CPU is off in the region as well.
 
     Example:
         >>> with FunctionCasts(torch.bfloat16).context(), disable_casts():
         ...     torch.nn.Linear(7, 3)(torch.randn(5, 7)).dtype
         torch.float32
     """
-    python: AbstractContextManager[None] = nullcontext() if active_mode() is None else casts_off()
-    with native_disabled(), python:
+    if not casts_are_active():
+        yield
+        return
+    with native_disabled(), casts_off():
         yield
 
 
@@ -200,7 +207,27 @@ def clear_cast_cache() -> None:
         if isinstance(mode, FunctionCastMode):
             mode.cache.clear()
     if native_is_active():
+        for mode in _native_modes():
+            mode.cache.clear()
         torch.clear_autocast_cache()
+
+
+def _python_mode() -> FunctionCastMode | None:
+    if casts_are_off():
+        return None
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, FunctionCastMode) and not isinstance(mode, NativeOverlayMode):
+            return mode
+    return None
+
+
+# The modes of the regions of native casts that a thread is in: their caches are in use even where
+# the modes need not be on.
+_NATIVE = threading.local()
+
+
+def _native_modes() -> list[FunctionCastMode]:
+    return getattr(_NATIVE, "modes", [])
 
 
 def _default_device_type() -> str:

@@ -2,7 +2,8 @@
 
 Both may come before or after set-up and hold wherever casts are on. For a torch function the word
 goes into the table that the implementations read; a Python function is replaced where it was found,
-because the user names that very place, until it is unregistered.
+because the user names that very place, until it is unregistered. A region of native casts that is
+on already does not learn of another torch function.
 """
 
 import difflib

@@ -6,23 +6,23 @@ one factor, and an overflow is decided on the device, so the host never waits.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lightning_mp.amp.chunks import in_chunks
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
 from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.native_installation import drop_weight_casts
 from lightning_mp.amp.step_guard import StepGuard
 from lightning_mp.kernels.reference import AdamSettings, copy_to_float32, update_adam_
 
 __all__ = ["apply_fused_adam", "can_fuse_adam"]
 
-# FP32 gradients alive at a time: large enough to hide the cost of a call, small beside a model.
-_CHUNK_ELEMENTS = 1 << 22
 _FUSED_DEVICES = ("cpu", "cuda")
 _UNSUPPORTED_FLAGS = ("amsgrad", "maximize", "differentiable", "capturable", "foreach")
 
@@ -65,7 +65,7 @@ def apply_fused_adam(
     """
     for group in optimizer.param_groups:
         settings = _settings(group, is_adamw=isinstance(optimizer, AdamW))
-        for chunk in _chunks([item for item in group["params"] if item.grad is not None]):
+        for chunk in in_chunks([item for item in group["params"] if item.grad is not None]):
             targets = [masters.of(parameter).detach() for parameter in chunk]
             states = [_state(optimizer, parameter, masters.of(parameter)) for parameter in chunk]
             gradients = _float32_gradients(chunk, targets, is_ready=factor is None)
@@ -86,11 +86,13 @@ def _is_hooked(optimizer: Optimizer) -> bool:
     # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
     is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
     pre_hooks = optimizer._optimizer_step_pre_hooks.values()
+    # O1's hook only drops casts of weights, and nothing casts at this level.
+    post_hooks = [*optimizer._optimizer_step_post_hooks.values()]
+    post_hooks += module._global_optimizer_post_hooks.values()
     return bool(
         any(not isinstance(hook, StepGuard) for hook in pre_hooks)
-        or optimizer._optimizer_step_post_hooks
+        or any(hook is not drop_weight_casts for hook in post_hooks)
         or module._global_optimizer_pre_hooks
-        or module._global_optimizer_post_hooks
         or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
     )
 
@@ -116,19 +118,6 @@ def _settings(group: dict[str, Any], *, is_adamw: bool) -> AdamSettings:
         weight_decay=group["weight_decay"],
         is_decoupled=group.get("decoupled_weight_decay", is_adamw),
     )
-
-
-def _chunks(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    chunk: list[Tensor] = []
-    num_elements = 0
-    for parameter in parameters:
-        if chunk and num_elements + parameter.numel() > _CHUNK_ELEMENTS:
-            yield chunk
-            chunk, num_elements = [], 0
-        chunk.append(parameter)
-        num_elements += parameter.numel()
-    if chunk:
-        yield chunk
 
 
 def _state(optimizer: Optimizer, parameter: Tensor, target: Tensor) -> dict[str, Tensor]:

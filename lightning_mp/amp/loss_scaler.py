@@ -106,6 +106,13 @@ class LossScaler:
         return self._pending is not None
 
     @property
+    def pending_overflow(self) -> Tensor:
+        """Return whether a step recorded since the last update overflowed (0-dim, bool)."""
+        if self._pending is None:
+            return torch.zeros((), dtype=torch.bool, device=self.scale.device)
+        return self._pending
+
+    @property
     def loss_scale(self) -> float:
         """Return the current scale. Waits for the device if the scale is dynamic."""
         return self._static_scale if self._static_scale is not None else self.scale.item()

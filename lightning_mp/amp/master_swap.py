@@ -75,6 +75,19 @@ class MasterSwap:
             self._depth = depth
             self._replace(self._masters.of)
 
+    def hold(self) -> None:
+        """Put the masters in until :meth:`release`; also those of groups added meanwhile."""
+        self._end_load()
+        self._depth = max(self._depth, 1)
+        self._raise_half_state()
+        self._replace(self._masters.of)
+
+    def release(self) -> None:
+        """End :meth:`hold`: the model's parameters are in the groups again."""
+        self._end_load()
+        self._depth = 0
+        self._replace(self._masters.owner_of)
+
     def detach(self) -> None:
         """Remove the hooks and key the state by the model's parameters again."""
         for handle in self._handles:

@@ -74,6 +74,11 @@ class MasterWeights:
         return list(self._half_parameters)
 
     @property
+    def owners(self) -> list[nn.Module]:
+        """The modules that have a cast parameter or buffer of their own, in the models' order."""
+        return self._owners
+
+    @property
     def has_masters(self) -> bool:
         """Whether any parameter has an FP32 master."""
         return bool(self._masters)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_mp.amp.copied_casts import CopiedCasts
 from lightning_mp.amp.forward_mode import HalfForwardMode
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.own_hook import OwnHook, function_of
@@ -45,16 +46,17 @@ class ModuleHooks:
         self._forward = function_of(module.forward)
         # One entry per forward in progress, None for a borrowed call.
         self._modes: list[HalfForwardMode | None] = []
+        copied = CopiedCasts(half_dtype, output_dtype)
+        before = OwnHook(module, self._before_forward, for_copies=copied.before_forward)
+        after = OwnHook(module, self._after_forward, for_copies=copied.after_forward)
         self._handles = [
-            module.register_forward_pre_hook(
-                OwnHook(module, self._before_forward), with_kwargs=True
-            ),
-            module.register_forward_hook(OwnHook(module, self._after_forward), always_call=True),
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(after, always_call=True),
         ]
         for part in module.modules():
             if isinstance(part, nn.RNNBase):
                 # They check the dtypes before a function mode could step in.
-                hook = OwnHook(part, self._before_recurrence)
+                hook = OwnHook(part, self._before_recurrence, for_copies=copied.before_recurrence)
                 self._handles.append(part.register_forward_pre_hook(hook))
         for part in dict.fromkeys([module, *masters.owners_in(module)]):
             self._handles += [

@@ -19,7 +19,7 @@ from lightning_mp.amp.dispatcher_ops import dispatcher_ops
 from lightning_mp.amp.native_library import load_native_library
 from lightning_mp.amp.op_lists import Policy
 
-__all__ = ["INSTALLATION", "NativeInstallation"]
+__all__ = ["INSTALLATION", "NativeInstallation", "drop_weight_casts"]
 
 _TAG = "lightning_mp._O1="
 
@@ -61,7 +61,7 @@ class NativeInstallation:
             for (name, overload), policy in self._user_policies.items():
                 library.add(name, overload, policy.value, _dispatch_name(device_type))
             if self._hook is None:
-                self._hook = register_optimizer_step_post_hook(_drop_weight_casts)
+                self._hook = register_optimizer_step_post_hook(drop_weight_casts)
             self._carriers[device_type] = carrier
             self._write_tag()
         return self._carriers[device_type]
@@ -178,6 +178,6 @@ def _worst(outcomes: Iterable[str]) -> str:
     return "taken" if "taken" in outcomes else "ours"
 
 
-def _drop_weight_casts(*_: object) -> None:
+def drop_weight_casts(*_: object) -> None:
     """Drop the half copies that autocast keeps of weights; a step has just changed the weights."""
     torch.clear_autocast_cache()

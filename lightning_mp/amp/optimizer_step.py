@@ -20,13 +20,14 @@ from torch.optim import Optimizer
 from lightning_mp.amp.fused_adam import apply_fused_adam, can_fuse_adam
 from lightning_mp.amp.gradient_check import GradientCheck, dense_values
 from lightning_mp.amp.gradient_clip import ClipRule, clip_gradients_, scale_gradients_
+from lightning_mp.amp.gradient_raise import raise_gradients
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_swap import MasterSwap
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.skip_ledger import SkipLedger
 from lightning_mp.amp.step_guard import StepGuard
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
-from lightning_mp.kernels.reference import clip_coefficient, copy_to_float32, total_norm
+from lightning_mp.kernels.reference import clip_coefficient, total_norm
 
 __all__ = ["OptimizerStep"]
 
@@ -86,7 +87,7 @@ class OptimizerStep:
         if self._shared is not None:
             return self._check
         scaled = [parameter for parameter in parameters if not self._unscaled.has(parameter)]
-        self._raise_gradients(parameters)
+        raise_gradients(parameters, self._masters)
         if scaled and not self._scaler.is_identity:
             scale_gradients_([dense_values(item) for item in scaled], self._scaler.inv_scale)
         self._shared = {}
@@ -164,22 +165,6 @@ class OptimizerStep:
 
     def _with_gradient(self) -> list[Tensor]:
         return [item for item in self.swap.parameters if item.grad is not None]
-
-    def _raise_gradients(self, parameters: list[Tensor]) -> None:
-        halves = []
-        for parameter in parameters:
-            gradient = parameter.grad
-            assert gradient is not None
-            if gradient.is_sparse:
-                # In this order: coalescing adds.
-                parameter.grad = gradient.to(torch.float32).coalesce()
-            elif gradient.dtype in (torch.float16, torch.bfloat16):
-                halves.append(parameter)
-        targets = [self._masters.of(parameter).detach() for parameter in halves]
-        likes = [target if target.dtype == torch.float32 else target.float() for target in targets]
-        copies = copy_to_float32([parameter.grad for parameter in halves], likes)
-        for parameter, copy in zip(halves, copies, strict=True):
-            parameter.grad = copy
 
     def _run_before_update(self, before_update: Callable[[], None], *, may_record: bool) -> None:
         self._may_record = may_record

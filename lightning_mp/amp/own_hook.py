@@ -11,13 +11,15 @@ __all__ = ["OwnHook", "function_of"]
 
 
 class OwnHook:
-    """A bound hook that means one module: a copy of the module carries an inert hook.
+    """A bound hook that means one module: a copy of the module carries another, or an inert hook.
 
     Args:
         module: The module, or None for an inert hook.
         function: Called with the module and the hook's other arguments, or None.
         is_compilable: Whether a compiler is to follow the function; if not, the hook does nothing
             in compiled code.
+        for_copies: Hook of a copy of the module, without a tie to this one; an inert one by
+            default.
     """
 
     def __init__(
@@ -26,10 +28,12 @@ class OwnHook:
         function: Callable[..., Any] | None,
         *,
         is_compilable: bool = False,
+        for_copies: Callable[..., Any] | None = None,
     ) -> None:
         self._module = None if module is None else weakref.ref(module)
         self._function = function
         self._is_compilable = is_compilable
+        self._for_copies = for_copies
 
     def __call__(self, module: nn.Module, *args: Any) -> Any:
         """Call the function if the module is its own."""
@@ -40,7 +44,10 @@ class OwnHook:
             return None
         return self._function(module, *args)
 
-    def __reduce__(self) -> tuple[type["OwnHook"], tuple[None, None]]:
+    def __reduce__(self) -> Any:
+        """Give a copy of the module its own hook."""
+        if self._for_copies is not None:
+            return (_itself, (self._for_copies,))
         return (OwnHook, (None, None))
 
 
@@ -51,3 +58,7 @@ def function_of(method: Any) -> Any:
         method: A method or a function.
     """
     return getattr(method, "__func__", method)
+
+
+def _itself(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import nn
 
 from lightning_mp.amp.engine import AmpEngine
@@ -50,9 +51,19 @@ def summary_rows(
     elif properties.keep_batchnorm_fp32:
         kept = "batch norms"
     half = properties.half_dtype
+    casts = engine.casts
+    functions = (
+        {}
+        if casts is None
+        else {
+            "functions cast to": f"{_name(casts.half_dtype)} and float32, by the lists of O1",
+            "function casts": f"{casts.implementation}; {casts.reason}",
+        }
+    )
     return {
         "opt level": properties.opt_level,
-        "model dtype": "float32" if half is None else str(half).removeprefix("torch."),
+        **functions,
+        "model dtype": "float32" if half is None else _name(half),
         "kept in float32": "everything" if half is None else kept,
         "master weights": "float32" if engine.masters.has_masters else "none",
         "loss scale": _loss_scale(engine),
@@ -76,6 +87,10 @@ def format_table(title: str, rows: Mapping[str, str]) -> str:
     line = "-" * max(len(title), *(width + 3 + len(text) for text in rows.values()))
     body = [f"{label:<{width}} | {text}" for label, text in rows.items()]
     return "\n".join([title, line, *body, line])
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _loss_scale(engine: AmpEngine) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.o1_implementations import IMPLEMENTATIONS
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,9 +29,9 @@ def half(request):
     torch.compiler.reset()
 
 
-@pytest.fixture
-def casts(half):
-    return FunctionCasts(half, implementation="python")
+@pytest.fixture(params=IMPLEMENTATIONS)
+def casts(request, half):
+    return FunctionCasts(half, implementation=request.param, device_types=("cpu",))
 
 
 class Net(nn.Module):

@@ -7,6 +7,7 @@ from collections import namedtuple
 
 import pytest
 import torch
+from support.o1_implementations import IMPLEMENTATIONS
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -45,9 +46,9 @@ def half(request):
     return request.param
 
 
-@pytest.fixture
-def casts(half):
-    return FunctionCasts(half, implementation="python")
+@pytest.fixture(params=IMPLEMENTATIONS)
+def casts(request, half):
+    return FunctionCasts(half, implementation=request.param, device_types=("cpu",))
 
 
 def test_forward_casts_and_outputs_are_fp32(casts, half):

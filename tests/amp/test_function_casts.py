@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from support.o1_implementations import HAS_NATIVE, IMPLEMENTATIONS
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -17,13 +18,6 @@ from lightning_mp.amp.function_casts import (
     disable_casts,
 )
 from lightning_mp.amp.function_registry import register_float_function, unregister_all
-from lightning_mp.amp.native_casts import native_status
-
-HAS_NATIVE = native_status(("cpu",))[0]
-IMPLEMENTATIONS = [
-    "python",
-    pytest.param("native", marks=pytest.mark.skipif(not HAS_NATIVE, reason="_O1 is not built")),
-]
 
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16], ids=["fp16", "bf16"])

@@ -10,7 +10,7 @@ from support.engine import Mlp, assert_same, set_gradients, snapshot, start
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
-from lightning_mp.amp import fused_adam
+from lightning_mp.amp import chunks, fused_adam
 from lightning_mp.amp.fused_adam import apply_fused_adam, can_fuse_adam
 
 
@@ -34,7 +34,7 @@ def test_chunks_change_nothing(
 
     results = []
     for size in (chunk_elements, 1 << 30):
-        monkeypatch.setattr(fused_adam, "_CHUNK_ELEMENTS", size)
+        monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", size)
         monkeypatch.setattr(fused_adam, "update_adam_", count)
         model, engine, optimizer = make(optimizer_class)
         for _ in range(3):

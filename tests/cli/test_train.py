@@ -82,11 +82,11 @@ def test_plugin_by_class_path(capsys, config, monkeypatch, class_path, loss_scal
     [
         (
             ["--trainer.precision=O7"],
-            ["trainer.precision", "'O0', 'O2', 'O2-bf16', 'O3', 'O3-bf16'"],
+            ["trainer.precision", "'O0', 'O1', 'O1-bf16', 'O2', 'O2-bf16', 'O3', 'O3-bf16'"],
         ),
         (
             ["--trainer.precision=02"],
-            ["trainer.precision", "'O0', 'O2', 'O2-bf16', 'O3', 'O3-bf16'"],
+            ["trainer.precision", "'O0', 'O1', 'O1-bf16', 'O2', 'O2-bf16', 'O3', 'O3-bf16'"],
         ),
         (["--trainer.precison=O2"], ["trainer.precison"]),
         (
@@ -95,7 +95,7 @@ def test_plugin_by_class_path(capsys, config, monkeypatch, class_path, loss_scal
         ),
         (
             ["--trainer.plugins=AmpPrecision", "--trainer.plugins.init_args.opt_level=O7"],
-            ["opt_level", "'O0', 'O2', 'O3'"],
+            ["opt_level", "'O0', 'O1', 'O2', 'O3'"],
         ),
         (
             ["--trainer.plugins=AmpPrecision", "--trainer.plugins.init_args.loss_scale=static"],

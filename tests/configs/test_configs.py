@@ -54,7 +54,7 @@ def read_events(log_dir, tag):
 
 def test_there_are_configs():
     names = {path.stem for path in CONFIGS}
-    assert {"digits_o0", "digits_o2", "digits_o2_fp16", "digits_o3"} <= names
+    assert {"digits_o0", "digits_o1", "digits_o2", "digits_o2_fp16", "digits_o3"} <= names
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ FILES = ["constraints.txt", "constraints-lightning-2.4.txt"]
 
 @pytest.fixture(scope="module")
 def requirements(repo_root: Path) -> list[Requirement]:
-    """What is installed for tests: the base requirements and the extras dev and vision."""
+    """What is installed for tests: the base requirements and the extras."""
     config = configparser.ConfigParser()
     config.read(repo_root / "setup.cfg")
     extras = config["options.extras_require"]
-    text = "\n".join([config["options"]["install_requires"], extras["dev"], extras["vision"]])
+    text = "\n".join([config["options"]["install_requires"], *extras.values()])
     return [Requirement(line) for line in text.splitlines() if line]
 
 

@@ -3,7 +3,7 @@
 from lightning_mp.precision import AmpPrecision
 from support.training import make_plugin
 
-INTEGRATION_LEVELS = ["O0", "O2", "O2-bf16", "O3", "O3-bf16"]
+INTEGRATION_LEVELS = ["O0", "O1", "O1-bf16", "O2", "O2-bf16", "O3", "O3-bf16"]
 
 
 def make_steady_plugin(level: str) -> AmpPrecision:

@@ -1,0 +1,126 @@
+"""The one registry of the Apex API, under the names that existing code reaches into."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from lightning_mp.amp.amp_session import AmpSession
+    from lightning_mp.amp.apex_scaler import ApexScaler
+
+__all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
+
+
+class AmpState:
+    """Hold what ``amp.initialize`` and ``amp.init`` have set up.
+
+    Attributes:
+        session: What the last ``initialize`` set up; ``None`` before it.
+        handle: What the last ``init`` (also that of ``initialize`` at O1) returned, or ``None``.
+        half_dtype: Half dtype of later set-ups, see ``amp.set_half_dtype``.
+        allow_incoming_model_not_fp32: Accept half models in ``initialize``.
+        hard_override: Print what is refused otherwise.
+        verbosity: 0 prints nothing, 1 the start and the overflows, 2 more.
+    """
+
+    def __init__(self) -> None:
+        self.session: AmpSession | None = None
+        self._sessions: WeakKeyDictionary[Optimizer, Callable[[], AmpSession | None]] = (
+            WeakKeyDictionary()
+        )
+        self.handle: Any = None
+        self.half_dtype = torch.float16
+        self.allow_incoming_model_not_fp32 = False
+        self.hard_override = False
+        self.verbosity = 1
+
+    def add(self, session: "AmpSession", optimizers: Iterable[Optimizer]) -> None:
+        """Note a set-up as the last one, and as that of its optimizers.
+
+        Args:
+            session: The set-up.
+            optimizers: The optimizers.
+        """
+        self.session = session
+        for optimizer in optimizers:
+            # Weakly, or neither would ever go: a set-up holds its optimizers, and they hold it.
+            # One that is off holds nothing and is held by nothing.
+            is_off = session.engine is None
+            self._sessions[optimizer] = (lambda: session) if is_off else ref(session)
+
+    def session_of(self, optimizer: Any) -> "AmpSession | None":
+        """Return the set-up of an optimizer, ``None`` if it has none.
+
+        Args:
+            optimizer: Any object.
+        """
+        found = self._sessions.get(optimizer) if isinstance(optimizer, Optimizer) else None
+        return None if found is None else found()
+
+    @property
+    def loss_scalers(self) -> "list[ApexScaler]":
+        """The scaler of each loss of the last ``initialize``; empty before it."""
+        return [] if self.session is None else self.session.loss_scalers
+
+    @property
+    def opt_properties(self) -> Any:
+        """The properties that the last ``initialize`` resolved.
+
+        Raises:
+            AttributeError: ``initialize`` was not called.
+        """
+        if self.session is None:
+            raise AttributeError(
+                "amp._amp_state has no opt_properties yet; call amp.initialize(model, optimizer, "
+                "opt_level=...) first"
+            )
+        return self.session.properties
+
+
+def warn_or_err(message: str) -> None:
+    """Raise an error, or print it if ``_amp_state.hard_override`` is set.
+
+    Args:
+        message: What is wrong.
+
+    Raises:
+        RuntimeError: Unless overridden.
+    """
+    if not _amp_state.hard_override:
+        raise RuntimeError(message)
+    maybe_print(f"Warning: {message}")
+
+
+def maybe_print(message: str, rank0: bool = False) -> None:
+    """Print a message unless ``_amp_state.verbosity`` is 0.
+
+    Args:
+        message: The message.
+        rank0: Whether to print in the first process only.
+    """
+    if _amp_state.verbosity == 0:
+        return
+    group = torch.distributed
+    if rank0 and group.is_available() and group.is_initialized() and group.get_rank() != 0:
+        return
+    print(message)
+
+
+def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield what an optimizer updates: FP32 masters, and parameters that have none.
+
+    Args:
+        optimizer: An optimizer that ``amp.initialize`` returned.
+
+    Yields:
+        Each tensor of its parameter groups, in order.
+    """
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+_amp_state = AmpState()

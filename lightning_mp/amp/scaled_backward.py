@@ -1,0 +1,146 @@
+"""The window around one backward under one loss scaler.
+
+On entry the gradients that are there already are put aside, so that autograd writes fresh ones; on
+exit the fresh ones are checked, unscaled into FP32 and added to what was put aside. So losses with
+scales of their own, and scales that move between two micro-batches, are summed right.
+
+Where the backward is left scaled on purpose (``delay_unscale``), autograd adds to what is there,
+which has the same scale: gradients that are averaged over processes later must stand at the
+parameter then.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_mp.amp.chunks import in_chunks
+from lightning_mp.amp.gradient_check import GradientCheck, dense_values
+from lightning_mp.amp.gradient_clip import scale_gradients_
+from lightning_mp.amp.gradient_raise import raise_gradients, widened
+from lightning_mp.amp.loss_scaler import LossScaler
+from lightning_mp.amp.shared_gradients import SharedGradients
+
+__all__ = ["ScaledBackward"]
+
+
+class ScaledBackward:
+    """Open a window at once; close it with :meth:`close` or :meth:`abandon`.
+
+    Args:
+        parameters: Model parameters whose gradients the backward may write.
+        gradients: Where their gradients stand.
+        scaler: Scaler of the loss.
+        names: Qualified name of each parameter.
+        delay_unscale: Leave the gradients scaled for a later window of the same loss.
+
+    Attributes:
+        check: What was found in the fresh gradients; None before the end and after a delayed one.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: SharedGradients,
+        scaler: LossScaler,
+        *,
+        names: Mapping[Tensor, str],
+        delay_unscale: bool = False,
+    ) -> None:
+        self.check: GradientCheck | None = None
+        self._parameters = list(parameters)
+        self._gradients = gradients
+        self._scaler = scaler
+        self._names = names
+        self._delay_unscale = delay_unscale
+        self._before = [(item.grad, gradients.target_of(item).grad) for item in self._parameters]
+        self._scales = [gradients.scale_of(item) for item in self._parameters]
+        self._aside: dict[Tensor, Tensor] = {}
+
+    @torch.no_grad()
+    def begin(self, loss: Tensor) -> Tensor:
+        """Put the gradients aside and scale the loss.
+
+        Args:
+            loss: The loss, of any floating dtype.
+
+        Returns:
+            The loss in FP32, times the scale.
+        """
+        with torch.enable_grad():
+            scaled = self._scaler.scale_loss(loss)
+        for parameter, scale in zip(self._parameters, self._scales, strict=True):
+            gradient = self._gradients.of(parameter)
+            if gradient is None:
+                parameter.grad = None
+            elif scale is not None:
+                # A copy: autograd adds to it, and an exception must find the old one as it was.
+                parameter.grad = self._rescaled(gradient, scale)
+            elif self._delay_unscale:
+                parameter.grad = _times(widened(gradient), self._scaler.scale)
+            else:
+                # DDP writes to the memory of a view into its buckets again.
+                is_bucket = not gradient.is_sparse and gradient._is_view()
+                self._aside[parameter] = gradient.clone() if is_bucket else gradient
+                parameter.grad = None
+        return scaled
+
+    @torch.no_grad()
+    def close(self) -> GradientCheck | None:
+        """Check, unscale and add the fresh gradients.
+
+        Returns:
+            What was found, None if nothing was looked at: the gradients stay scaled.
+        """
+        fresh = [item for item in self._parameters if item.grad is not None]
+        if self._delay_unscale:
+            for parameter in self._parameters:
+                self._gradients.put(parameter, parameter.grad, scale=self._scaler.scale)
+            return None
+        self.check = GradientCheck(fresh, self._names)
+        for chunk in in_chunks(fresh):
+            self._unscale(chunk)
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                self._gradients.put(parameter, self._aside.get(parameter))
+        self._aside.clear()
+        return self.check
+
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Give back the gradients from before."""
+        for index, parameter in enumerate(self._parameters):
+            gradient, of_target = self._before[index]
+            target = self._gradients.target_of(parameter)
+            parameter.grad = gradient
+            if target is not parameter:
+                target.grad = of_target
+        self._aside.clear()
+
+    def _rescaled(self, gradient: Tensor, scale: Tensor) -> Tensor:
+        if scale is self._scaler.scale:
+            return gradient.clone()
+        # The scale moved, or the loss is another: in FP32, where nothing overflows by it.
+        return _times(widened(gradient), self._scaler.scale.to(scale.device) / scale)
+
+    def _unscale(self, parameters: list[Tensor]) -> None:
+        raise_gradients(parameters, self._gradients.masters)
+        if not self._scaler.is_identity:
+            scale_gradients_([dense_values(item) for item in parameters], self._scaler.inv_scale)
+        for parameter in parameters:
+            aside, fresh = self._aside.pop(parameter, None), parameter.grad
+            assert fresh is not None
+            self._gradients.put(parameter, fresh if aside is None else _sum(aside, fresh))
+
+
+def _sum(total: Tensor, gradient: Tensor) -> Tensor:
+    total = widened(total)
+    if total.is_sparse and gradient.is_sparse:
+        return (total + gradient).coalesce()
+    if total.is_sparse:
+        return gradient.add_(total)
+    return total.add_(gradient)
+
+
+def _times(gradient: Tensor, factor: Tensor) -> Tensor:
+    return gradient * factor.to(gradient.device)

@@ -1,0 +1,137 @@
+"""Where the gradients of a model stand between its backwards.
+
+Where the optimizer owns the masters, one tensor is the gradient of a model parameter and of its
+master at once, so that it does not matter on which side somebody reads it, clips it, replaces it or
+sets it to None. Elsewhere it stands at the model's parameter only.
+"""
+
+import weakref
+from typing import NamedTuple
+
+from torch import Tensor
+
+from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.unscaled_gradients import UnscaledGradients
+
+__all__ = ["SharedGradients"]
+
+
+class _Note(NamedTuple):
+    """The gradient that was put at a parameter, and its scale if it is still scaled."""
+
+    gradient: weakref.ref[Tensor]
+    scale: Tensor | None = None
+
+
+class SharedGradients:
+    """Put gradients at parameters and find out later what became of them.
+
+    Args:
+        masters: Masters of the model.
+        unscaled: Which gradients are unscaled, for those who read them from the parameters.
+        is_shared: Whether a master gets the gradient too.
+    """
+
+    def __init__(
+        self, masters: MasterWeights, unscaled: UnscaledGradients, *, is_shared: bool
+    ) -> None:
+        self.masters = masters
+        self._unscaled = unscaled
+        self._is_shared = is_shared
+        self._notes: dict[Tensor, _Note] = {}
+
+    def target_of(self, parameter: Tensor) -> Tensor:
+        """Return the tensor whose gradient an optimizer reads.
+
+        Args:
+            parameter: A model parameter.
+        """
+        return self.masters.of(parameter) if self._is_shared else parameter
+
+    def of(self, parameter: Tensor) -> Tensor | None:
+        """Return the gradient that counts: that of the side that was changed last.
+
+        Of two sides that were both changed, the master's counts.
+
+        Args:
+            parameter: A model parameter.
+
+        Returns:
+            A gradient in the dtype that it was left in, or None.
+        """
+        target = self.target_of(parameter)
+        if target is parameter:
+            return parameter.grad
+        noted = self._noted(parameter)
+        if noted is None or target.grad is not noted:
+            return target.grad
+        return parameter.grad
+
+    def scale_of(self, parameter: Tensor) -> Tensor | None:
+        """Return the scale of the gradient that counts, None if it is unscaled.
+
+        Args:
+            parameter: A model parameter.
+        """
+        noted = self._noted(parameter)
+        if noted is None or self.of(parameter) is not noted:
+            return None
+        return self._notes[parameter].scale
+
+    def is_stray(self, parameter: Tensor) -> bool:
+        """Tell whether a half parameter has a gradient that never went through a window.
+
+        Args:
+            parameter: A model parameter.
+        """
+        target = self.target_of(parameter)
+        if target is parameter or target.grad is not None or parameter.grad is None:
+            return False
+        return parameter.grad is not self._noted(parameter)
+
+    def put(
+        self, parameter: Tensor, gradient: Tensor | None, *, scale: Tensor | None = None
+    ) -> None:
+        """Make a tensor the gradient of a parameter, on both sides.
+
+        Args:
+            parameter: A model parameter.
+            gradient: Its gradient; FP32 at a half parameter with a master, unless it is scaled.
+            scale: Scale of a gradient that is to be unscaled later.
+        """
+        target = self.target_of(parameter)
+        parameter.grad = gradient
+        if target is not parameter:
+            if gradient is not None and gradient.dtype != target.dtype:
+                # A scaled gradient stays half until it is unscaled.
+                target.grad_dtype = None
+            target.grad = gradient
+        self._notes.pop(parameter, None)
+        if gradient is not None:
+            self._notes[parameter] = _Note(weakref.ref(gradient), scale)
+            if scale is None:
+                self._unscaled.add(parameter)
+
+    def collect(self, parameter: Tensor) -> Tensor | None:
+        """Bring both sides together again after somebody may have written to one of them.
+
+        Args:
+            parameter: A model parameter.
+
+        Returns:
+            The gradient that counts; FP32 where the target is.
+        """
+        gradient, target = self.of(parameter), self.target_of(parameter)
+        if gradient is not None and target is not parameter and gradient.dtype != target.dtype:
+            gradient = gradient.to(target.dtype)
+        if gradient is not parameter.grad or gradient is not target.grad:
+            self.put(parameter, gradient)
+        return gradient
+
+    def clear(self) -> None:
+        """Forget all parameters."""
+        self._notes.clear()
+
+    def _noted(self, parameter: Tensor) -> Tensor | None:
+        note = self._notes.get(parameter)
+        return None if note is None else note.gradient()

@@ -1,0 +1,88 @@
+import pytest
+import torch
+from support.engine import Mlp, make_batches, train_plain
+from support.tolerances import HALF_TRAINING
+from torch.nn import functional as F
+
+from lightning_mp import amp
+from lightning_mp.amp._amp_state import _amp_state
+
+
+def make_sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_casts_are_on_until_deactivated(dtype):
+    amp.set_half_dtype(dtype)
+    weight = torch.randn(3, 3)
+    handle = amp.init()
+    assert handle.is_active()
+    assert _amp_state.handle is handle
+    assert F.linear(weight, weight).dtype == dtype
+    with handle._disable_casts():
+        assert F.linear(weight, weight).dtype == torch.float32
+    handle._deactivate()
+    assert not handle.is_active()
+    assert F.linear(weight, weight).dtype == torch.float32
+
+
+def test_a_second_call_replaces_the_first():
+    first = amp.init()
+    second = amp.init(allow_banned=True)
+    assert second.is_active()
+    second._deactivate()
+    assert not first.is_active()
+    assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+
+
+def test_a_disabled_handle_does_nothing():
+    handle = amp.init(enabled=False)
+    model = Mlp()
+    optimizer = handle.wrap_optimizer(make_sgd(model))
+    loss = model(torch.ones(5, 13)).sum()
+    with optimizer.scale_loss(loss) as same:
+        assert same is loss
+    assert not handle.is_active()
+    assert not handle.has_cache
+    assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_loop_trains_as_in_fp32(is_wrapped):
+    amp.set_half_dtype(torch.bfloat16)
+    reference, model = Mlp(), Mlp()
+    expected = train_plain(reference, make_sgd(reference), make_batches(7))
+    handle = amp.init(loss_scale=128.0)
+    optimizer = make_sgd(model)
+    wrapped = handle.wrap_optimizer(optimizer) if is_wrapped else None
+    losses = []
+    for inputs, targets in make_batches(7):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(inputs), targets)
+        window = wrapped.scale_loss(loss) if wrapped else handle.scale_loss(loss, optimizer)
+        with window as scaled_loss:
+            scaled_loss.backward()
+        (wrapped or optimizer).step()
+        losses.append(float(loss.detach()))
+    torch.testing.assert_close(losses, expected, **HALF_TRAINING)
+
+
+def test_an_overflow_skips_one_step_and_moves_one_scale():
+    handle = amp.init()
+    model = Mlp()
+    optimizer = handle.wrap_optimizer(make_sgd(model), num_loss=2)
+    before = model.last.weight.detach().clone()
+    for factor in (1.0, float("inf")):
+        with optimizer.scale_loss(model(torch.ones(5, 13)).mean() * factor) as scaled_loss:
+            scaled_loss.backward()
+    with (
+        pytest.raises(RuntimeError, match="scale_loss was called 3 times since the last step"),
+        optimizer.scale_loss(model(torch.ones(5, 13)).sum()),
+    ):
+        pass
+    optimizer.step()
+    assert torch.equal(before, model.last.weight)
+    scales = [scaler.loss_scale() for scaler in optimizer._session.loss_scalers]
+    assert scales == [2.0**16, 2.0**15]
+    assert optimizer.param_groups is optimizer._optimizer.param_groups
