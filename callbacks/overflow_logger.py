@@ -47,9 +47,10 @@ def format_overflow(record: OverflowRecord, max_names: int = 5) -> str:
 class OverflowLogger(Callback):
     """Tell of each optimizer step that was skipped because of an infinite or NaN gradient.
 
-    Prints one line per skipped step (rank 0) and logs ``lightning_mp/overflow/loss_scale`` and, on
-    overflow, ``lightning_mp/overflow/skipped_steps``. A run of skips that does not end is warned
-    about once by the precision plugin. Clean steps never wait for the device.
+    Prints one line per skipped step (rank 0) and logs ``lightning_mp/overflow/loss_scale`` (with
+    ``_1`` and so on for further losses) and, on overflow, ``lightning_mp/overflow/skipped_steps``.
+    A run of skips that does not end is warned about once by the precision plugin. Clean steps never
+    wait for the device.
 
     Args:
         max_names: Number of parameter names spelt out in a line, at least 1.
@@ -96,8 +97,10 @@ class OverflowLogger(Callback):
         records = plugin.overflows()
         self._report(records)
         name = "lightning_mp/overflow/"
-        # A tensor: it is read only where a logger asks for it.
-        pl_module.log(name + "loss_scale", plugin.engine.scaler.scale, batch_size=1)
+        for index, scaler in enumerate(plugin.engine.scalers):
+            suffix = f"_{index}" if index else ""
+            # A tensor: it is read only where a logger asks for it.
+            pl_module.log(f"{name}loss_scale{suffix}", scaler.scale, batch_size=1)
         if records:
             num_skipped = float(records[-1].num_skipped_steps)
             pl_module.log(name + "skipped_steps", num_skipped, batch_size=1)

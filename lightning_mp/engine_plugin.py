@@ -106,8 +106,16 @@ class EnginePlugin:
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale of the next backward; reading it waits for the device."""
+        """The loss scale of the next backward; reading it waits for the device.
+
+        That of loss 0, if there are several; see :attr:`loss_scales`.
+        """
         return self.engine.loss_scale
+
+    @property
+    def loss_scales(self) -> tuple[float, ...]:
+        """The loss scale of the next backward of each loss; reading it waits for the device."""
+        return tuple(float(scaler.next_scale.item()) for scaler in self.engine.scalers)
 
     @property
     def found_inf(self) -> Tensor:
@@ -123,7 +131,12 @@ class EnginePlugin:
     def loss(self, loss_id: int) -> Iterator[None]:
         """Name the loss whose backward runs in this region, and so its scaler.
 
-        In manual optimisation: ``with plugin.loss(1): self.manual_backward(loss)``.
+        In a LightningModule that optimises manually::
+
+            with self.trainer.precision_plugin.loss(1):
+                self.manual_backward(discriminator_loss)
+
+        It may stay where nothing is scaled (O0, bf16). A backward outside belongs to loss 0.
 
         Args:
             loss_id: Index of the loss, below ``num_losses``.

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from lightning_mp.amp.closure_step import ClosureStep
 from lightning_mp.amp.gradient_clip import ClipRule
+from lightning_mp.amp.raised_outputs import RaisedOutputs
 from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
 from lightning_mp.engine_plugin import EnginePlugin, bare_optimizer
@@ -115,6 +116,7 @@ class AmpPrecision(EnginePlugin, Precision):
         self._cast_inputs = cast_inputs
         self._skips_schedulers = skip_scheduler_on_overflow
         self._model: nn.Module | None = None
+        self._outputs: RaisedOutputs | None = None
 
     @override
     def main_params(self, optimizer: Optimizer) -> Iterator[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -125,8 +127,11 @@ class AmpPrecision(EnginePlugin, Precision):
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
         # A Trainer trains one model at a time; whatever was converted before is given back.
-        self.engine.restore()
+        self._restore()
         self.engine.convert(module)
+        if self.engine.properties.function_dtype is not None:
+            # The casts of O1 last for a whole step; what comes out of self(...) is FP32 anyway.
+            self._outputs = RaisedOutputs(module)
         return module
 
     @override
@@ -152,7 +157,7 @@ class AmpPrecision(EnginePlugin, Precision):
     @override
     def teardown(self) -> None:
         self.engine.overflows(wait=True)
-        self.engine.restore()
+        self._restore()
         self._model = None
 
     # ------------------------------------------------------------------------ forward and backward
@@ -248,6 +253,12 @@ class AmpPrecision(EnginePlugin, Precision):
             self._agree()
 
     # ------------------------------------------------------------------------------------- private
+
+    def _restore(self) -> None:
+        if self._outputs is not None:
+            self._outputs.remove()
+            self._outputs = None
+        self.engine.restore()
 
     def _agree(self) -> None:
         if self._model is not None:

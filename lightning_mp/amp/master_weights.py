@@ -54,11 +54,6 @@ class MasterWeights:
         owners = (part for part in module.modules() if any(self._names_of(part)))
         self._owners = list(dict.fromkeys([*self._owners, *owners]))
 
-    @property
-    def owners(self) -> list[nn.Module]:
-        """The parts of all models that have a cast parameter or buffer of their own."""
-        return list(self._owners)
-
     def owners_in(self, module: nn.Module) -> list[nn.Module]:
         """Return the parts of a model that have a cast parameter or buffer of their own.
 

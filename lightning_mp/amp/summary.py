@@ -51,18 +51,9 @@ def summary_rows(
     elif properties.keep_batchnorm_fp32:
         kept = "batch norms"
     half = properties.half_dtype
-    casts = engine.casts
-    functions = (
-        {}
-        if casts is None
-        else {
-            "functions cast to": f"{_name(casts.half_dtype)} and float32, by the lists of O1",
-            "function casts": f"{casts.implementation}; {casts.reason}",
-        }
-    )
     return {
         "opt level": properties.opt_level,
-        **functions,
+        **_cast_rows(engine),
         "model dtype": "float32" if half is None else _name(half),
         "kept in float32": "everything" if half is None else kept,
         "master weights": "float32" if engine.masters.has_masters else "none",
@@ -89,18 +80,35 @@ def format_table(title: str, rows: Mapping[str, str]) -> str:
     return "\n".join([title, line, *body, line])
 
 
+def _cast_rows(engine: AmpEngine) -> dict[str, str]:
+    casts = engine.casts
+    if casts is None:
+        return {}
+    banned = "run in float32" if casts.allow_banned else "refuse half"
+    dtype = _name(casts.half_dtype)
+    return {
+        "functions cast to": f"{dtype} and float32, by the lists of O1; banned ones {banned}",
+        "function casts": f"{casts.implementation}; {casts.reason}",
+    }
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 def _loss_scale(engine: AmpEngine) -> str:
     scale = f"{engine.loss_scale:.10g}"
-    return f"dynamic, starts at {scale}" if engine.scaler.is_dynamic else f"static {scale}"
+    text = f"dynamic, starts at {scale}" if engine.scaler.is_dynamic else f"static {scale}"
+    num_losses = len(engine.scalers)
+    return text if num_losses == 1 else f"{text}, for each of {num_losses} losses"
 
 
 def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
     if engine.properties.half_dtype is None:
-        return "as autograd makes them"
+        if engine.scaler.is_identity:
+            return "as autograd makes them"
+        when = f"before each step, read by {', '.join(readers)}" if readers else "inside the step"
+        return f"as autograd makes them, unscaled {when}"
     if not engine.masters.has_masters and engine.scaler.is_identity and not readers:
         return "none, unless clipped: the optimizer steps in half"
     if readers:
