@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_mp.amp.apex_arguments import parse_num_losses
@@ -257,6 +258,19 @@ class EnginePlugin:
             optimizer: The optimizer.
         """
         return not self.engine.properties.is_dynamic and evaluates_closure(optimizer)
+
+    def _require_exchange(self, model: DistributedDataParallel) -> None:
+        """Refuse a backward without an exchange of gradients where each loss has a scale.
+
+        Overflows that only one process sees would drive the scales of the processes apart.
+        """
+        num_losses = len(self.engine.scalers)
+        if num_losses > 1 and not model.require_backward_grad_sync:
+            raise ValueError(
+                f"num_losses = {num_losses} and a backward that does not exchange gradients "
+                "between processes (no_sync, accumulate_grad_batches); allowed: backwards that "
+                "exchange them; accumulate without no_sync, or leave num_losses out"
+            )
 
     def _scaler_state(self) -> dict[str, Any]:
         return self.engine.scaler_state()

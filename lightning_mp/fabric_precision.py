@@ -168,6 +168,8 @@ class AmpFabricPrecision(EnginePlugin, FabricPrecision):
         if self._wrapped is None:
             # Nobody told of wrapped models; to round too early is the safe side.
             return _is_distributed()
+        for model in self._wrapped:
+            self._require_exchange(model)
         return any(model.require_backward_grad_sync for model in self._wrapped)
 
     def _refuse_half_state(self, optimizer: Optimizer) -> None:

@@ -39,6 +39,12 @@ class AmpPrecision(EnginePlugin, Precision):
     parameters; the masters stand in only while gradients are clipped, while the optimizer steps and
     while it is saved. A checkpoint is an ordinary FP32 one.
 
+    On resume the dynamic loss scale, its growth tracker and the number of skipped steps are those of
+    the checkpoint. Everything else is what this run was given: the level, the half dtype, a fixed
+    loss scale, the growth interval. Where that differs from the checkpoint, one warning says so; a
+    scale that was fixed there and is dynamic here starts at ``init_scale``. All ranks must be given
+    the same arguments, and take the loss scale of rank 0.
+
     Args:
         opt_level: ``"O0"``, ``"O1"``, ``"O2"`` or ``"O3"`` (letter O).
         half_dtype: Half dtype of O1, O2 and O3. fp16 scales the loss dynamically by default at O1
@@ -177,10 +183,10 @@ class AmpPrecision(EnginePlugin, Precision):
 
     @override
     def pre_backward(self, tensor: Tensor, module: LightningModule) -> Tensor:
-        model = self._model
-        is_synchronising = (
-            isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync
-        )
+        is_synchronising = False
+        if isinstance(self._model, DistributedDataParallel):
+            self._require_exchange(self._model)
+            is_synchronising = self._model.require_backward_grad_sync
         scaled = self.engine.scale_loss(
             tensor, loss_id=self._loss_id, is_synchronising=is_synchronising
         )

@@ -26,12 +26,15 @@ def run(folder, strategy, precision, accumulate=1, bad_rank=-1):
     return [torch.load(folder / name) for name in names]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
-def test_strategies_agree_with_one_process(tmp_path, strategy):
-    first, second = run(tmp_path / "two", strategy, "O2", accumulate=2)
+@pytest.mark.parametrize(
+    ("strategy", "precision"),
+    [("ddp", "O2"), ("ddp_spawn", "O2"), ("ddp_fork", "O2"), ("ddp", "O1"), ("ddp_spawn", "O1")],
+)
+def test_strategies_agree_with_one_process(tmp_path, strategy, precision):
+    first, second = run(tmp_path / "two", strategy, precision, accumulate=2)
     assert is_equal(first["weights"], second["weights"])
     assert first["skipped"] == second["skipped"] == 0
-    (whole,) = run(tmp_path / "one", "auto", "O2", accumulate=2)
+    (whole,) = run(tmp_path / "one", "auto", precision, accumulate=2)
     for name, value in whole["weights"].items():
         if name.startswith("net"):
             torch.testing.assert_close(first["weights"][name], value, **HALF_TRAINING)
@@ -39,7 +42,7 @@ def test_strategies_agree_with_one_process(tmp_path, strategy):
     assert is_equal(saved["state_dict"], first["weights"])
 
 
-@pytest.mark.parametrize("precision", ["O2", "O2-bf16", "O3-bf16"])
+@pytest.mark.parametrize("precision", ["O1", "O2", "O2-bf16", "O3-bf16"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_overflow_on_one_rank_skips_on_both(tmp_path, precision, accumulate):
     """With accumulation the overflow happens while gradients are not exchanged yet."""

@@ -17,8 +17,9 @@ import lightning_mp
 from lightning_mp.connector import is_installed
 from lightning_mp.fabric_precision import AmpFabricPrecision
 
-LEVELS = ["O0", "O2", "O2-bf16", "O3", "O3-bf16"]
+CAST_LEVELS = ["O1", "O1-bf16"]
 MASTER_LEVELS = ["O2", "O2-bf16"]
+LEVELS = ["O0", *CAST_LEVELS, *MASTER_LEVELS, "O3", "O3-bf16"]
 
 
 def follows(first, second):
@@ -66,7 +67,7 @@ def test_o0_equals_fp32():
     assert is_equal(weights(tested[1]), weights(reference[1]))
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_setting_up_apart_equals_setting_up_together(level):
     together = start(level)
     fabric = make_fabric(level)
@@ -76,7 +77,7 @@ def test_setting_up_apart_equals_setting_up_together(level):
     assert is_equal(weights(model), weights(together[1]))
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_without_patches_the_plugin_alone_does_the_same(unpatched, level):
     lightning_mp.install()
     reference = start(level)
@@ -87,7 +88,7 @@ def test_without_patches_the_plugin_alone_does_the_same(unpatched, level):
     assert is_equal(weights(tested[1]), weights(reference[1]))
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_overflow_skips_and_halves(level):
     plugin = make_fabric_plugin(level, loss_scale="dynamic", init_scale=1024.0, growth_interval=3)
     fabric, model, optimizer = start(plugin)
@@ -115,7 +116,7 @@ def test_clipping_at_an_overflow():
     assert all(item.isfinite().all() for item in weights(model).values())
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
 def test_clip_returns_the_true_norm(level, norm_type):
     norms = []
@@ -130,7 +131,7 @@ def test_clip_returns_the_true_norm(level, norm_type):
     assert float(norms[1]) == pytest.approx(float(norms[0]), rel=HALF_TRAINING["rtol"])
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_gradients_written_after_unscaling_count(level):
     fabric, model, optimizer = start(level, make_sgd)
     inputs, targets = make_batches(1)[0]
@@ -207,7 +208,7 @@ def gan(precision, bad_batches=()):
     return fabric.strategy.precision, generator, critic
 
 
-@pytest.mark.parametrize("level", LEVELS[1:3])
+@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
 def test_two_models_set_up_one_after_the_other(level):
     _, *reference = gan("32-true")
     plugin, *tested = gan(level)
@@ -244,11 +245,12 @@ def test_what_runs_beside_the_forward(level):
         assert model.embed(inputs).dtype == model.first.weight.dtype != torch.float32
 
 
-@pytest.mark.parametrize("level", [*LEVELS[:3], "O3-bf16"])
+@pytest.mark.parametrize("level", [*LEVELS[:5], "O3-bf16"])
 @pytest.mark.parametrize("before_setup", [False, True])
 def test_save_and_load_resume_exactly(tmp_path, level, before_setup):
     def plugin():
-        scale = {"init_scale": 2.0**12, "growth_interval": 3} if level == "O2" else {}
+        is_dynamic = level in ("O1", "O2")
+        scale = {"init_scale": 2.0**12, "growth_interval": 3} if is_dynamic else {}
         return make_fabric_plugin(level, **scale)
 
     whole = plugin()
@@ -336,6 +338,20 @@ def test_nothing_holds_a_finished_run():
     del fabric, model, optimizer
     gc.collect()
     assert plugin() is None
+
+
+@pytest.mark.parametrize("level", CAST_LEVELS)
+def test_o1_casts_the_forward_only(level):
+    fabric, model, _ = start(level)
+    half = torch.bfloat16 if level.endswith("bf16") else torch.float16
+    inputs = make_batches(1)[0][0]
+    seen = []
+    model.first.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    assert model(inputs).dtype == torch.float32
+    assert seen == [half]
+    assert F.linear(inputs, model.first.weight).dtype == torch.float32
+    with fabric.autocast():
+        assert F.linear(inputs, model.first.weight).dtype == half
 
 
 def test_bare_step_is_refused():
