@@ -1,8 +1,12 @@
 """What existing loops do off the beaten track: the Apex API follows, or says what to do instead."""
 
+import copy
 import gc
+import io
+import pickle
 import warnings
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -139,6 +143,56 @@ def test_a_backward_without_scale_loss_is_refused(level: str) -> None:
         optimizer.step()
     for found, wanted in zip(amp.master_params(optimizer), before, strict=True):
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_on_scaled_gradients_is_refused(level: str) -> None:
+    model, optimizer = start(level)
+    backward(model, optimizer, delay_unscale=True)
+    before = [item.detach().clone() for item in amp.master_params(optimizer)]
+    with pytest.raises(RuntimeError, match=r"gradients that are still scaled.*delay_unscale"):
+        optimizer.step()
+    assert_equal(amp.master_params(optimizer), before)
+    backward(model, optimizer)
+    optimizer.step()
+    assert not torch.equal(next(amp.master_params(optimizer)), before[0])
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "save"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_copy_of_an_optimizer_is_an_ordinary_one(level: str, how: str) -> None:
+    model, optimizer = start(level, AdamW)
+    backward(model, optimizer)
+    optimizer.step()
+    expected = [item.detach().clone() for item in amp.master_params(optimizer)]
+    twin = COPIES[how](optimizer)
+    assert not twin._optimizer_step_pre_hooks
+    for parameter in amp.master_params(twin):
+        parameter.grad = torch.ones_like(parameter)
+    twin.step()
+    assert_equal(amp.master_params(optimizer), expected)
+    assert len(twin.state) == len(optimizer.state) == len(expected)
+    assert not torch.equal(next(amp.master_params(twin)), expected[0])
+    dtype = torch.bfloat16 if level == "O3" else torch.float32
+    assert next(amp.master_params(twin)).dtype == dtype
+
+
+def _saved(optimizer: Optimizer) -> Optimizer:
+    buffer = io.BytesIO()
+    torch.save(optimizer, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+COPIES: dict[str, Callable[[Optimizer], Optimizer]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda optimizer: pickle.loads(pickle.dumps(optimizer)),
+    "save": _saved,
+}
+
+
+def assert_equal(found: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("level", LEVELS)
