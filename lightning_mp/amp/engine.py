@@ -5,33 +5,29 @@ A loop converts the model once, attaches its optimizers, and then for each step 
 through :meth:`AmpEngine.step_of`.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_mp.amp.forward_mode import HalfForwardMode
-from lightning_mp.amp.function_cast_hooks import FunctionCastHooks
+from lightning_mp.amp.forward_casts import ForwardCasts
 from lightning_mp.amp.function_casts import FunctionCasts, Implementation
-from lightning_mp.amp.gradient_check import dense_values
-from lightning_mp.amp.gradient_clip import scale_gradients_
+from lightning_mp.amp.gradient_scale import cast_gradients, rescale_gradients
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.model_cast import check_castable
-from lightning_mp.amp.module_hooks import ModuleHooks
 from lightning_mp.amp.opt_levels import OptLevelProperties
 from lightning_mp.amp.optimizer_step import OptimizerStep
 from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.amp.overflow_log import OverflowLog
 from lightning_mp.amp.owned_backwards import OwnedBackwards
-from lightning_mp.amp.plain_casts import PlainCasts
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
 from lightning_mp.amp.separate_losses import SeparateLosses
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
+from lightning_mp.amp.vanishing_eps import warn_of_vanishing_eps
 
 __all__ = ["AmpEngine"]
 
@@ -76,15 +72,16 @@ class AmpEngine:
     ) -> None:
         self.properties = properties
         self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
-        self._output_dtype = output_dtype
-        self._allow_banned = allow_banned
-        self._raises_inputs = raises_inputs
-        self._implementation: Implementation = function_casts
-        self._casts: FunctionCasts | None = None
+        self._forward_casts = ForwardCasts(
+            properties,
+            output_dtype=output_dtype,
+            allow_banned=allow_banned,
+            raises_inputs=raises_inputs,
+            implementation=function_casts,
+        )
         self._log = OverflowLog()
         self._masters: MasterWeights | None = None
-        self._models: list[nn.Module] = []
-        self._hooks: list[ModuleHooks | FunctionCastHooks | PlainCasts] = []
+        self._num_models = 0
         self._names: dict[Tensor, str] = {}
         self._steps: dict[Optimizer, OptimizerStep] = {}
         self._owned: OwnedBackwards | None = None
@@ -112,7 +109,7 @@ class AmpEngine:
     @property
     def casts(self) -> FunctionCasts | None:
         """The casts of O1, ``None`` at other levels and before a model is converted."""
-        return self._casts
+        return self._forward_casts.functions
 
     @property
     def is_converted(self) -> bool:
@@ -153,7 +150,7 @@ class AmpEngine:
                 check_castable(module, known)
         for module in modules:
             self._convert(module)
-        self._hook_models(modules)
+        self._forward_casts.add(modules, self.masters)
 
     def attach(self, optimizers: list[Optimizer]) -> None:
         """Take over optimizers of the converted model.
@@ -164,7 +161,7 @@ class AmpEngine:
         """
         self._follow_devices()
         if optimizers and not self.properties.master_weights:
-            self._warn_of_vanishing_eps(optimizers)
+            warn_of_vanishing_eps(optimizers, self.properties)
             self.masters.drop()
         for optimizer in optimizers:
             if optimizer in self._steps:
@@ -185,7 +182,7 @@ class AmpEngine:
         """
         self._follow_devices()
         if optimizers and not self.properties.master_weights:
-            self._warn_of_vanishing_eps(optimizers)
+            warn_of_vanishing_eps(optimizers, self.properties)
             self.masters.drop()
         if self._owned is None:
             self._owned = OwnedBackwards(self.masters, self._names, self._log)
@@ -227,10 +224,7 @@ class AmpEngine:
 
     def forward_context(self) -> Any:
         """Return the context that the model's forward, its loss and its backward run in."""
-        if self._casts is not None:
-            return self._casts.context()
-        dtype = self.properties.half_dtype
-        return nullcontext() if dtype is None else HalfForwardMode(dtype)
+        return self._forward_casts.context()
 
     def scale_loss(
         self, loss: Tensor, *, loss_id: int = 0, is_synchronising: bool = False
@@ -262,7 +256,9 @@ class AmpEngine:
         # In FP32 before they are rescaled: half gradients could overflow or lose bits by it.
         if ratio is not None or not is_synchronising:
             self._cast_gradients(torch.float32)
-        self._rescale_gradients(ratio)
+        for step in self._steps.values():
+            step.forget()
+        rescale_gradients(self._stepped_parameters(), self.scaler, self._unscaled, ratio)
         if is_synchronising:
             self._cast_gradients(self.properties.half_dtype)
         return loss if self.scaler.is_identity else self.scaler.scale_loss(loss)
@@ -358,21 +354,21 @@ class AmpEngine:
             step.detach()
         if self._owned is not None:
             self._owned.detach()
-        self._remove_hooks()
+        self._forward_casts.remove()
         if self._masters is not None:
             self._masters.restore()
         if self.properties.half_dtype is not None:
             # Those of the FP32 parameters may still be scaled.
             for parameter in self._names:
                 parameter.grad = None
-        self._guards, self._models, self._masters, self._casts = [], [], None, None
+        self._guards, self._num_models, self._masters = [], 0, None
         self._steps, self._owned, self._names = {}, None, {}
         self._unscaled.clear()
 
     def _convert(self, module: nn.Module) -> None:
         # One model is the rule; the parameters of later ones are told apart by a prefix.
-        prefix = f"model{len(self._models)}." if self._models else ""
-        self._models.append(module)
+        prefix = f"model{self._num_models}." if self._num_models else ""
+        self._num_models += 1
         for name, parameter in module.named_parameters():
             self._names.setdefault(parameter, prefix + name)
         if self._masters is None:
@@ -380,62 +376,10 @@ class AmpEngine:
         else:
             self._masters.add(module)
 
-    def _hook_models(self, modules: Sequence[nn.Module]) -> None:
-        half_dtype, output_dtype = self.properties.half_dtype, self._output_dtype
-        if self.properties.function_dtype is not None:
-            self._follow_devices()
-        elif half_dtype is not None:
-            self._hooks += [
-                ModuleHooks(
-                    module, self.masters, half_dtype, output_dtype=output_dtype or torch.float32
-                )
-                for module in modules
-            ]
-        elif output_dtype is not None or self._raises_inputs:
-            self._hooks += [
-                PlainCasts(module, output_dtype, raises_inputs=self._raises_inputs)
-                for module in modules
-            ]
-
     def _follow_devices(self) -> None:
         """Move masters to their models' devices, and choose O1's casts by these."""
         self.masters.follow_devices()
-        half_dtype = self.properties.function_dtype
-        if half_dtype is None:
-            return
-        tensors = (item for model in self._models for item in model.parameters())
-        device_types = tuple(sorted({item.device.type for item in tensors})) or ("cpu",)
-        if self._casts is None or self._casts.device_types != device_types:
-            self._casts = FunctionCasts(
-                half_dtype,
-                allow_banned=self._allow_banned,
-                implementation=self._implementation,
-                device_types=device_types,
-            )
-            self._remove_hooks()
-        self._hooks += [
-            FunctionCastHooks(model, self._casts, output_dtype=self._output_dtype or torch.float32)
-            for model in self._models[len(self._hooks) :]
-        ]
-
-    def _remove_hooks(self) -> None:
-        for hooks in self._hooks:
-            hooks.remove()
-        self._hooks = []
-
-    def _warn_of_vanishing_eps(self, optimizers: Sequence[Optimizer]) -> None:
-        smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
-        for optimizer in optimizers if self.properties.half_dtype == torch.float16 else []:
-            given = [group.get("eps") for group in optimizer.param_groups]
-            # Adafactor has a pair of another meaning.
-            eps = min((item for item in given if isinstance(item, float)), default=1.0)
-            if eps < smallest:
-                warnings.warn(
-                    f"{type(optimizer).__name__}(eps={eps}) at {self.properties.opt_level} steps "
-                    "in float16, where this eps is 0 and the update divides by 0. Use eps=1e-4 or "
-                    "more, bfloat16, or O2, whose optimizer works in float32.",
-                    stacklevel=2,
-                )
+        self._forward_casts.follow_devices()
 
     @property
     def _step_scaler(self) -> LossScaler:
@@ -445,30 +389,8 @@ class AmpEngine:
         steps = self._steps.values()
         return list(dict.fromkeys(item for step in steps for item in step.swap.parameters))
 
-    @torch.no_grad()
-    def _rescale_gradients(self, ratio: Tensor | None) -> None:
-        """Bring gradients left from earlier backwards to the scale of the next one."""
-        scaled, unscaled = [], []
-        for parameter in self._stepped_parameters():
-            if parameter.grad is not None:
-                group = unscaled if self._unscaled.has(parameter) else scaled
-                group.append(dense_values(parameter))
-        for step in self._steps.values():
-            step.forget()
-        self._unscaled.clear()
-        if unscaled and not self.scaler.is_identity:
-            scale_gradients_(unscaled, self.scaler.scale)
-        if scaled and ratio is not None:
-            scale_gradients_(scaled, ratio)
-
     def _cast_gradients(self, dtype: torch.dtype | None) -> None:
-        for parameter in self.masters.half_parameters:
-            gradient = parameter.grad
-            if gradient is not None and gradient.dtype != dtype:
-                is_unscaled = self._unscaled.has(parameter)
-                parameter.grad = gradient.to(dtype)
-                if is_unscaled:
-                    self._unscaled.add(parameter)
+        cast_gradients(self.masters.half_parameters, dtype, self._unscaled)
 
 
 def _nothing() -> None:

@@ -74,7 +74,7 @@ def test_an_overflow_skips_one_step_and_moves_one_scale():
     optimizer = handle.wrap_optimizer(make_sgd(model), num_loss=2)
     before = model.last.weight.detach().clone()
     for factor in (1.0, float("inf")):
-        with optimizer.scale_loss(model(torch.ones(5, 13)).mean() * factor) as scaled_loss:
+        with optimizer.scale_loss(model(torch.ones(5, 13)).float().mean() * factor) as scaled_loss:
             scaled_loss.backward()
     with (
         pytest.raises(RuntimeError, match="scale_loss was called 3 times since the last step"),

@@ -1,8 +1,12 @@
 """What existing loops do off the beaten track: the Apex API follows, or says what to do instead."""
 
+import copy
 import gc
+import io
+import pickle
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -77,7 +81,7 @@ def test_what_is_done_to_a_gradient_on_either_side_counts(side: str, what: str) 
     model, optimizer = start("O2")
     backward(model, optimizer)
     targets = model.parameters() if side == "model" else amp.master_params(optimizer)
-    target = list(targets)[0]
+    target = next(iter(targets))
     before = [item.detach().clone() for item in amp.master_params(optimizer)]
     gradient = torch.full(target.shape, 0.5, dtype=target.dtype)
     target.grad = gradient if what == "replaced" else None
@@ -111,10 +115,14 @@ def test_gradients_zeroed_before_a_step_are_gone(
 def test_an_exception_keeps_what_was_delayed(level: str) -> None:
     model, optimizer = start(level)
     backward(model, optimizer, 0, delay_unscale=True)
-    with pytest.raises(KeyError, match="by test"):  # noqa: PT012
-        with amp.scale_loss(model(make_batches(9)[3][0]).float().sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-            _fail()
+    loss = model(make_batches(9)[3][0]).float().sum()
+    handle = model.first.weight.register_post_accumulate_grad_hook(_fail)
+    with (
+        pytest.raises(KeyError, match="by test"),
+        amp.scale_loss(loss, optimizer) as scaled_loss,
+    ):
+        scaled_loss.backward()
+    handle.remove()
     backward(model, optimizer, 1)
     twin, twin_optimizer = start(level)
     backward(twin, twin_optimizer, 0, delay_unscale=True)
@@ -135,6 +143,56 @@ def test_a_backward_without_scale_loss_is_refused(level: str) -> None:
         optimizer.step()
     for found, wanted in zip(amp.master_params(optimizer), before, strict=True):
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_on_scaled_gradients_is_refused(level: str) -> None:
+    model, optimizer = start(level)
+    backward(model, optimizer, delay_unscale=True)
+    before = [item.detach().clone() for item in amp.master_params(optimizer)]
+    with pytest.raises(RuntimeError, match=r"gradients that are still scaled.*delay_unscale"):
+        optimizer.step()
+    assert_equal(amp.master_params(optimizer), before)
+    backward(model, optimizer)
+    optimizer.step()
+    assert not torch.equal(next(amp.master_params(optimizer)), before[0])
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle", "save"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_copy_of_an_optimizer_is_an_ordinary_one(level: str, how: str) -> None:
+    model, optimizer = start(level, AdamW)
+    backward(model, optimizer)
+    optimizer.step()
+    expected = [item.detach().clone() for item in amp.master_params(optimizer)]
+    twin = COPIES[how](optimizer)
+    assert not twin._optimizer_step_pre_hooks
+    for parameter in amp.master_params(twin):
+        parameter.grad = torch.ones_like(parameter)
+    twin.step()
+    assert_equal(amp.master_params(optimizer), expected)
+    assert len(twin.state) == len(optimizer.state) == len(expected)
+    assert not torch.equal(next(amp.master_params(twin)), expected[0])
+    dtype = torch.bfloat16 if level == "O3" else torch.float32
+    assert next(amp.master_params(twin)).dtype == dtype
+
+
+def _saved(optimizer: Optimizer) -> Optimizer:
+    buffer = io.BytesIO()
+    torch.save(optimizer, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+COPIES: dict[str, Callable[[Optimizer], Optimizer]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda optimizer: pickle.loads(pickle.dumps(optimizer)),
+    "save": _saved,
+}
+
+
+def assert_equal(found: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -214,12 +272,15 @@ def test_lbfgs_gives_up_a_bad_step(level: str, line_search_fn: str | None, bad: 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_long_run_of_overflows_warns_once_and_names_the_parameter(level: str) -> None:
     model, optimizer = start(level)
-    with pytest.warns(amp.LossScaleCollapseWarning, match=r"first\.weight") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for _ in range(60):
             backward(model, optimizer, factor=torch.nan)
             optimizer.step()
             optimizer.zero_grad()
-    assert len(caught) == 1
+    [warning] = caught
+    assert warning.category is amp.LossScaleCollapseWarning
+    assert "'first.weight'" in str(warning.message)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -241,10 +302,9 @@ def test_o0_takes_half_inputs() -> None:
 
 
 @pytest.fixture
-def _in_flight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     # As on an accelerator that is still at work: what is not ready must not be waited for.
     monkeypatch.setattr(HostFlag, "is_ready", lambda self: False)
-    yield
 
 
 @pytest.mark.usefixtures("_in_flight")
