@@ -39,11 +39,11 @@ class AmpPrecision(EnginePlugin, Precision):
     parameters; the masters stand in only while gradients are clipped, while the optimizer steps and
     while it is saved. A checkpoint is an ordinary FP32 one.
 
-    On resume the dynamic loss scale, its growth tracker and the number of skipped steps are those of
-    the checkpoint. Everything else is what this run was given: the level, the half dtype, a fixed
-    loss scale, the growth interval. Where that differs from the checkpoint, one warning says so; a
-    scale that was fixed there and is dynamic here starts at ``init_scale``. All ranks must be given
-    the same arguments, and take the loss scale of rank 0.
+    On resume the dynamic loss scale, its growth tracker and the number of skipped steps are those
+    of the checkpoint. Everything else is what this run was given: the level, the half dtype, a
+    fixed loss scale, the growth interval. Where properties differ from the checkpoint's, one
+    warning says so; a scale that was fixed there and is dynamic here starts at ``init_scale``. All
+    ranks must be given the same arguments, and take the loss scale of rank 0.
 
     Args:
         opt_level: ``"O0"``, ``"O1"``, ``"O2"`` or ``"O3"`` (letter O).

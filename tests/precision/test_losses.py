@@ -95,10 +95,10 @@ class SharedTrunk(NamedGAN):
     def training_step(self, batch, batch_idx):
         optimizer, _ = self.optimizers()
         optimizer.zero_grad()
+        named = getattr(self.trainer.precision_plugin, "loss", None)
         for index, target in enumerate((0.0, 1.0)):
             loss = (self.generator(batch[0][:, :5]) - target).square().mean()
             is_bad = index == 1 and batch_idx in self.bad_batches
-            named = getattr(self.trainer.precision_plugin, "loss", None)
             with named(index) if named else contextlib.nullcontext():
                 self.manual_backward(loss * float("inf") if is_bad else loss)
         if named or batch_idx not in self.bad_batches:
