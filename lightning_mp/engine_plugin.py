@@ -267,9 +267,9 @@ class EnginePlugin:
         num_losses = len(self.engine.scalers)
         if num_losses > 1 and not model.require_backward_grad_sync:
             raise ValueError(
-                f"num_losses = {num_losses} and a backward that does not exchange gradients "
-                "between processes (no_sync, accumulate_grad_batches); allowed: backwards that "
-                "exchange them; accumulate without no_sync, or leave num_losses out"
+                f"num_losses = {num_losses} and a backward without an exchange of gradients; "
+                "allowed between processes: backwards that exchange them; accumulate without "
+                "no_sync and accumulate_grad_batches, or leave num_losses out"
             )
 
     def _scaler_state(self) -> dict[str, Any]:

@@ -86,4 +86,4 @@ def test_a_rank_with_other_arguments_is_refused(tmp_path):
 def test_accumulating_several_losses_without_an_exchange_is_refused(tmp_path):
     done = launch(tmp_path / "two", "ddp", "O2", 2, 2, bad_rank=-2)
     assert done.returncode != 0
-    assert "num_losses = 2 and a backward that does not exchange gradients" in done.stderr
+    assert "num_losses = 2 and a backward without an exchange of gradients" in done.stderr
