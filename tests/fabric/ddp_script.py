@@ -46,7 +46,7 @@ def train(fabric, folder, accumulate, num_losses, bad_rank):
     if fabric.global_rank == 1:
         # As if this rank alone had come from another start.
         plugin.engine.scaler.load_state_dict({"loss_scale": 4.0})
-    fabric.load(folder / "end.ckpt", state, weights_only=True)
+    fabric.load(folder / "end.ckpt", state)
     result["resumed"] = plugin.loss_scales
     torch.save(result, folder / f"rank{fabric.global_rank}.pt")
 
