@@ -240,7 +240,9 @@ def test_no_collective_is_called(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"decay": 1.5}, r"decay = 1\.5; allowed from 0 to 1"),
+        ({"decay": 1.5}, r"decay = 1\.5; allowed is a number from 0 to 1"),
+        ({"decay": "0.9"}, "decay = '0.9'; allowed is a number"),
+        ({"decay": True}, "decay = True"),
         ({"decay": -0.1}, r"decay = -0\.1"),
         ({"decay": 0.9, "avg_fn": functools.partial(print)}, r"decay = 0\.9 and avg_fn = functo"),
         ({"decay": 0.9, "multi_avg_fn": itertools.chain}, "and multi_avg_fn = .* one way"),
@@ -249,3 +251,41 @@ def test_no_collective_is_called(tmp_path, monkeypatch):
 def test_bad_arguments(kwargs, message):
     with pytest.raises(ValueError, match=message):
         MasterWeightAveraging(**kwargs)
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_an_argument_of_another_name_is_refused(decay):
+    with pytest.raises(TypeError, match="use_bufers = False; allowed: device, use_buffers, decay"):
+        MasterWeightAveraging(decay=decay, use_bufers=False)
+
+
+@pytest.mark.parametrize("level", ["32-true", "O2-bf16", "O3-bf16"])
+def test_a_checkpoint_is_tested_with_its_average(tmp_path, level):
+    module, trainer = fit(tmp_path, level, [MasterWeightAveraging(decay=0.9)], save="c.ckpt")
+    expected = trainer.validate(module, make_loader(14, seed=5), verbose=False)
+    loaded = torch.load(tmp_path / "c.ckpt", weights_only=True)
+    loaded["current_model_state"]["net.3.weight"].zero_()
+    torch.save(loaded, tmp_path / "other.ckpt")
+    found = trainer.validate(
+        module, make_loader(14, seed=5), ckpt_path=tmp_path / "other.ckpt", verbose=False
+    )
+    assert found == expected
+
+
+def test_another_model_is_validated_as_it_is(tmp_path):
+    _, trainer = fit(tmp_path, "O2-bf16", [MasterWeightAveraging(decay=0.9)])
+    other = make_module()
+    before = weights(other)
+    found = trainer.validate(other, make_loader(14, seed=5), verbose=False)
+    alone = make_trainer(tmp_path, "O2-bf16").validate(
+        make_module(), make_loader(14, seed=5), verbose=False
+    )
+    assert found == alone
+    assert is_equal(weights(other), before)
+
+
+def test_a_callback_serves_a_second_trainer(tmp_path):
+    callback = MasterWeightAveraging(decay=0.9)
+    expected, _ = fit(tmp_path, "O2-bf16", [callback])
+    found, _ = fit(tmp_path, "O2-bf16", [callback])
+    assert is_equal(weights(found), weights(expected))

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, StochasticWeightAveraging
-from support.levels import INTEGRATION_LEVELS
+from support.levels import INTEGRATION_LEVELS, assert_follows_fp32
 from support.tolerances import HALF_TRAINING
-from support.training import SmallModule, is_equal, make_loader, make_trainer, weights
+from support.training import SmallModule, make_loader, make_trainer, weights
 
 
 class EpochSchedule(SmallModule):
@@ -55,10 +55,7 @@ def test_stochastic_weight_averaging_follows_fp32(tmp_path, level, norm):
     # With a batch norm SWA runs the data once more, without a backward.
     assert record.had_backward == [True] * 32 + [False] * 8 * (norm == "batch")
     assert trainer.precision_plugin.skipped_steps == 0
-    for name, value in weights(expected).items():
-        torch.testing.assert_close(weights(found)[name], value, **HALF_TRAINING)
-    if level == "O0":
-        assert is_equal(weights(found), weights(expected))
+    assert_follows_fp32(found, expected, level)
 
 
 @pytest.mark.parametrize("level", INTEGRATION_LEVELS)

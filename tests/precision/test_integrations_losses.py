@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from support.levels import INTEGRATION_LEVELS, make_steady_plugin
+from support.levels import INTEGRATION_LEVELS, assert_follows_fp32, make_steady_plugin
 from support.tolerances import HALF_TRAINING
-from support.training import SmallModule, is_equal, make_loader, make_plugin, make_trainer, weights
+from support.training import SmallModule, make_loader, make_plugin, make_trainer
 from torch import nn
 from torch.nn import functional as F
 
@@ -84,10 +84,7 @@ def test_gradient_penalty_follows_fp32(tmp_path, level):
     # The inner gradients are the true ones, whatever the loss scale is.
     torch.testing.assert_close(torch.cat(found.norms), torch.cat(expected.norms), **HALF_TRAINING)
     assert trainer.precision_plugin.skipped_steps == 0
-    for name, value in weights(expected).items():
-        torch.testing.assert_close(weights(found)[name], value, **HALF_TRAINING)
-    if level == "O0":
-        assert is_equal(weights(found), weights(expected))
+    assert_follows_fp32(found, expected, level)
 
 
 @pytest.mark.parametrize("level", INTEGRATION_LEVELS)
@@ -99,8 +96,7 @@ def test_wasserstein_gan_with_penalty_follows_fp32(tmp_path, level):
         torch.tensor(found.penalties), torch.tensor(expected.penalties), **HALF_TRAINING
     )
     assert trainer.precision_plugin.skipped_steps == 0
-    for name, value in weights(expected).items():
-        torch.testing.assert_close(weights(found)[name], value, **HALF_TRAINING)
+    assert_follows_fp32(found, expected, level)
 
 
 @pytest.mark.parametrize("loss_scale", [1.0, 128.0])
