@@ -26,8 +26,9 @@ __all__ = ["PrecisionLevel", "resolve_fabric_precision", "resolve_precision"]
 
 PrecisionLevel: TypeAlias = Literal["O0", "O1", "O1-bf16", "O2", "O2-bf16", "O3", "O3-bf16"]
 
-# What a slip of the finger makes of a level: "02", "o2", "O7", "O2-fp8".
-_LEVEL_LOOKALIKE = re.compile(r"[oO0][0-9](-.*)?")
+# What a slip of the finger makes of a level: "02", "o2", "O7", "O2_bf16". No precision of Lightning
+# begins so.
+_LEVEL_LOOKALIKE = re.compile(r"\s*[oO0]-?[0-9].*")
 
 
 class _Host(NamedTuple):

@@ -43,7 +43,7 @@ def test_o0_becomes_a_plugin():
 
 
 @pytest.mark.parametrize(
-    "precision", [None, 64, 32, "16-mixed", "bf16-true", "32", "nonsense", "O22", "0", "", "2", 2]
+    "precision", [None, 64, 32, "16-mixed", "bf16-true", "32", "nonsense", "0", "", "2", 2]
 )
 def test_everything_else_is_left_to_lightning(precision):
     plugins = [TorchCheckpointIO()]
@@ -53,7 +53,10 @@ def test_everything_else_is_left_to_lightning(precision):
     assert resolve_precision(precision, None) == (precision, None)
 
 
-@pytest.mark.parametrize("precision", ["O7", "02", "o2", "00", "o3-bf16", "O2-fp8", "O2-"])
+@pytest.mark.parametrize(
+    "precision",
+    ["O7", "02", "o2", "00", "o3-bf16", "O2-fp8", "O2-", "O22", "O2_bf16", "O2bf16", " O2", "O-2"],
+)
 def test_near_misses_name_the_allowed_set_and_the_letter(precision):
     with pytest.raises(ValueError, match=r"O2-bf16.*letter O") as error:
         resolve_precision(precision, None)

@@ -5,6 +5,7 @@ where ``keep_batchnorm_fp32`` covers batch norms only. The half dtype may be flo
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,6 +24,10 @@ __all__ = [
 ]
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
+# "o2", "02", "0O", "2", "O2_bf16", "O2bfloat16", "O2-fp16".
+_MISSPELT_LEVEL = re.compile(
+    r"\s*[o0]?-?([0-3]|(?<=[o0])o)[-_]?(fp16|float16|half|bf16|bfloat16)?\s*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -305,13 +310,20 @@ def _default_loss_scale(level: OptLevelProperties, half_dtype: torch.dtype) -> L
 
 
 def _spelling_hint(value: Any, allowed: Mapping[str, Any] | tuple[str, ...]) -> str:
-    text = str(value)
     hint = "the first character is the capital letter O, not the digit zero"
-    guesses = ("O" + text[1:].replace("O", "0"), "O" + text)
-    for guess in guesses:
-        if guess in allowed:
-            return f"{hint}: write {guess!r}"
-    return f"{hint}; choose one of these"
+    spelt = _MISSPELT_LEVEL.fullmatch(str(value))
+    if spelt is None:
+        return f"{hint}; choose one of these"
+    level = "O" + spelt[1].lower().replace("o", "0")
+    guess = f"{level}-bf16" if (spelt[2] or "").lower().startswith("b") else level
+    if guess in allowed:
+        return f"{hint}: write {guess!r}"
+    if guess not in PRECISION_LEVELS:
+        return f"{hint}; choose one of these"
+    return (
+        f"write {level!r}, and name the half dtype apart: by half_dtype or, for amp.initialize, by "
+        "amp.set_half_dtype"
+    )
 
 
 def _quoted(names: Mapping[str, Any] | tuple[str, ...]) -> str:
