@@ -71,6 +71,33 @@ def test_fabric_gets_its_own_plugin():
     assert plugin.precision == "O2-bf16"
 
 
+@pytest.mark.parametrize(
+    ("resolve", "plugin"),
+    [
+        (resolve_precision, AmpPrecision("O1", allow_banned=True)),
+        (resolve_fabric_precision, AmpFabricPrecision("O1", allow_banned=True)),
+    ],
+)
+def test_a_plugin_may_be_the_precision(resolve, plugin):
+    checkpoint_io = TorchCheckpointIO()
+    left, plugins = resolve(plugin, checkpoint_io)
+    assert left is None
+    assert plugins == [checkpoint_io, plugin]
+    with pytest.raises(ValueError, match=r"precision = Amp\w*\(.*\) and plugins = \[.*Double"):
+        resolve(plugin, DoublePrecision())
+    with pytest.raises(ValueError, match="strategy = 'fsdp' with an opt level"):
+        resolve(plugin, None, "fsdp")
+
+
+def test_a_plugin_as_the_precision_of_the_wrong_host_is_refused():
+    with pytest.raises(
+        TypeError, match=r"AmpFabricPrecision\(...\) with Trainer; allowed: AmpPrec"
+    ):
+        resolve_precision(AmpFabricPrecision("O2"), None)
+    with pytest.raises(TypeError, match=r"AmpPrecision\(...\) with Fabric; allowed: AmpFabricPrec"):
+        resolve_fabric_precision(AmpPrecision("O2"), None)
+
+
 @pytest.mark.parametrize("make", [list, tuple, iter, lambda plugins: plugins[0]])
 def test_other_plugins_are_kept_in_a_new_list(make):
     checkpoint_io = TorchCheckpointIO()
