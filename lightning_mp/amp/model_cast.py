@@ -83,7 +83,8 @@ def check_castable(module: nn.Module, known: Container[Tensor] = ()) -> None:
             raise ValueError(
                 f"parameter {name!r} has dtype {parameter.dtype}; the model must come in "
                 "torch.float32, since master weights made from half values have lost their low "
-                "bits. Remove the .half()/.bfloat16() call: the opt level casts by itself."
+                "bits. Remove the .half()/.bfloat16() call: the opt level casts by itself. If an "
+                "earlier set-up did it (Fabric's), call fabric.strategy.precision.teardown() first."
             )
 
 
