@@ -413,7 +413,7 @@ def test_a_step_that_goes_round_the_plugin_is_refused(tmp_path, how):
     assert is_equal(weights(module), before)
 
 
-@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
+@pytest.mark.parametrize("level", ["O1", "O1-bf16", "O2", "O2-bf16"])
 def test_a_compiled_lightning_module(tmp_path, level):
     class Whole(SmallModule):
         def training_step(self, batch, batch_idx):
