@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.inductor import INDUCTOR
 from support.o1_implementations import IMPLEMENTATIONS
 from torch import nn
 from torch.nn import functional as F
@@ -12,7 +13,7 @@ from lightning_mp.amp.function_casts import FunctionCasts, disable_casts
 
 FP32 = torch.float32
 X = torch.linspace(0, 1, 28).view(4, 7)
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = ["eager", "aot_eager", INDUCTOR]
 
 pytestmark = [
     # Dynamo asks every non-leaf tensor that goes into a graph for its gradient.

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
+from support.inductor import INDUCTOR
 from support.native import native_casts_removed, requires_native  # noqa: F401
 from torch import Tensor, nn
 from torch._dynamo.backends.registry import lookup_backend
@@ -18,8 +19,6 @@ pytestmark = [
     requires_native,
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
 ]
-
-INDUCTOR = pytest.param("inductor", marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
