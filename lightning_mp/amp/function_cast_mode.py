@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_mp.amp.cast_mark import casts_are_off
 from lightning_mp.amp.op_lists import Policy
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.policy_table import POLICIES
 from lightning_mp.amp.torch_calls import (
-    HALF_DTYPES,
     Args,
     Kwargs,
     are_plain,
