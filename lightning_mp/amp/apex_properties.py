@@ -4,7 +4,18 @@ from typing import Any
 
 from lightning_mp.amp.opt_levels import OptLevelProperties
 
-__all__ = ["ApexProperties"]
+__all__ = ["OPTION_NAMES", "ApexProperties"]
+
+# Apex's properties, in the order of its start banner.
+OPTION_NAMES = (
+    "enabled",
+    "opt_level",
+    "cast_model_type",
+    "patch_torch_functions",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
+)
 
 
 class ApexProperties:
@@ -21,15 +32,7 @@ class ApexProperties:
     @property
     def options(self) -> dict[str, Any]:
         """All properties by name."""
-        names = (
-            "opt_level",
-            "cast_model_type",
-            "patch_torch_functions",
-            "keep_batchnorm_fp32",
-            "master_weights",
-            "loss_scale",
-        )
-        return {"enabled": self.enabled, **{name: getattr(self, name) for name in names}}
+        return {name: getattr(self, name) for name in OPTION_NAMES}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in OptLevelProperties.__dataclass_fields__:

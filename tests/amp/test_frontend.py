@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
 from lightning_mp import amp
-from lightning_mp.amp._amp_state import _amp_state, warn_or_err
+from lightning_mp.amp._amp_state import _amp_state
 
 LEVELS = ["O0", "O1", "O2", "O3"]
 INF_STEP = 2
@@ -366,11 +366,3 @@ def test_half_dtype_of_later_calls() -> None:
     assert _amp_state.half_dtype == torch.bfloat16
     model = amp.initialize(Mlp(), opt_level="O3", half_dtype=torch.float16, verbosity=0)
     assert model.first.weight.dtype == torch.float16
-
-
-def test_warn_or_err(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError, match="told so"):
-        warn_or_err("told so")
-    _amp_state.hard_override = True
-    warn_or_err("told so")
-    assert capsys.readouterr().out == "Warning: told so\n"
