@@ -211,7 +211,6 @@ _COMPOSITES: dict[Callable, Callable | None] = {
     for owner, name in (
         (F, "gaussian_nll_loss"),
         (F, "gumbel_softmax"),
-        (F, "huber_loss"),
         (F, "linear_cross_entropy"),
         (F, "lp_pool1d"),
         (F, "lp_pool2d"),
