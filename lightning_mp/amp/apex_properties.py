@@ -4,18 +4,7 @@ from typing import Any
 
 from lightning_mp.amp.opt_levels import OptLevelProperties
 
-__all__ = ["OPTION_NAMES", "ApexProperties"]
-
-# Apex's properties, in the order of its start banner.
-OPTION_NAMES = (
-    "enabled",
-    "opt_level",
-    "cast_model_type",
-    "patch_torch_functions",
-    "keep_batchnorm_fp32",
-    "master_weights",
-    "loss_scale",
-)
+__all__ = ["ApexProperties"]
 
 
 class ApexProperties:
@@ -32,7 +21,15 @@ class ApexProperties:
     @property
     def options(self) -> dict[str, Any]:
         """All properties by name."""
-        return {name: getattr(self, name) for name in OPTION_NAMES}
+        names = (
+            "opt_level",
+            "cast_model_type",
+            "patch_torch_functions",
+            "keep_batchnorm_fp32",
+            "master_weights",
+            "loss_scale",
+        )
+        return {"enabled": self.enabled, **{name: getattr(self, name) for name in names}}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in OptLevelProperties.__dataclass_fields__:

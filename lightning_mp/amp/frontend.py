@@ -24,7 +24,6 @@ from lightning_mp.amp.apex_arguments import (
     raise_half_parameters,
 )
 from lightning_mp.amp.apex_handle import AmpHandle
-from lightning_mp.amp.apex_properties import OPTION_NAMES
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties, resolve_opt_level
@@ -110,7 +109,16 @@ def initialize(
         master_weights=master_weights,
         loss_scale=loss_scale,
     )
-    scalers = [_make_scaler(properties, min_loss_scale, max_loss_scale) for _ in range(num_scalers)]
+    floor: dict[str, Any] = {"min_loss_scale": min_loss_scale} if min_loss_scale else {}
+    scalers = [
+        LossScaler(
+            properties.loss_scale,
+            init_scale=max(min(2.0**16, max_loss_scale), min_loss_scale or 0.0),
+            max_loss_scale=max_loss_scale,
+            **floor,
+        )
+        for _ in range(num_scalers)
+    ]
     check_models(given_models, properties)
     check_optimizers(given_optimizers, given_models, properties)
     engine = AmpEngine(
@@ -257,16 +265,6 @@ def _override_of(opt_level: str, dtype: Any) -> Any:
     return None if opt_level == "O1" and dtype == torch.float32 else dtype
 
 
-def _make_scaler(properties: OptLevelProperties, floor: float | None, cap: float) -> LossScaler:
-    given: dict[str, Any] = {"min_loss_scale": floor} if floor else {}
-    return LossScaler(
-        properties.loss_scale,
-        init_scale=max(min(2.0**16, cap), floor or 0.0),
-        max_loss_scale=cap,
-        **given,
-    )
-
-
 def _register(session: AmpSession, optimizers: list[Optimizer], verbosity: int) -> None:
     _amp_state.add(session, optimizers)
     _amp_state.verbosity = verbosity
@@ -304,6 +302,14 @@ def _session_of(optimizers: list[Any]) -> AmpSession:
 def _print_banner(properties: OptLevelProperties) -> None:
     # Line by line as Apex printed them: existing log readers look for these names.
     maybe_print(f"Selected optimization level {properties.opt_level}", rank0=True)
-    values = {"enabled": True, **properties.describe()}
-    for name in OPTION_NAMES:
-        maybe_print(f"{name:<22} : {values[name]}", rank0=True)
+    values = properties.describe()
+    names = (
+        "opt_level",
+        "cast_model_type",
+        "patch_torch_functions",
+        "keep_batchnorm_fp32",
+        "master_weights",
+        "loss_scale",
+    )
+    for name, value in [("enabled", True), *((name, values[name]) for name in names)]:
+        maybe_print(f"{name:<22} : {value}", rank0=True)
