@@ -25,7 +25,7 @@ class AmpHandle:
         casts: The casts; ``None`` if mixed precision is off.
         loss_scale: ``"dynamic"`` or a fixed scale.
         enable_caching: Whether weights are cast once per forward; here they always are.
-        verbose: Kept for old code.
+        verbose: Whether more is printed.
 
     Example:
         >>> handle = init(loss_scale=1.0)
