@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lightning_mp.amp.amp_session import AmpSession
     from lightning_mp.amp.apex_scaler import ApexScaler
 
-__all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
+__all__ = ["AmpState", "master_params", "maybe_print"]
 
 
 class AmpState:
@@ -23,7 +23,6 @@ class AmpState:
         handle: What the last ``init`` (also that of ``initialize`` at O1) returned, or ``None``.
         half_dtype: Half dtype of later set-ups, see ``amp.set_half_dtype``.
         allow_incoming_model_not_fp32: Accept half models in ``initialize``.
-        hard_override: Print what is refused otherwise.
         verbosity: 0 prints nothing, 1 the start and the overflows, 2 more.
     """
 
@@ -35,7 +34,6 @@ class AmpState:
         self.handle: Any = None
         self.half_dtype = torch.float16
         self.allow_incoming_model_not_fp32 = False
-        self.hard_override = False
         self.verbosity = 1
 
     def add(self, session: "AmpSession", optimizers: Iterable[Optimizer]) -> None:
@@ -79,20 +77,6 @@ class AmpState:
                 "opt_level=...) first"
             )
         return self.session.properties
-
-
-def warn_or_err(message: str) -> None:
-    """Raise an error, or print it if ``_amp_state.hard_override`` is set.
-
-    Args:
-        message: What is wrong.
-
-    Raises:
-        RuntimeError: Unless overridden.
-    """
-    if not _amp_state.hard_override:
-        raise RuntimeError(message)
-    maybe_print(f"Warning: {message}")
 
 
 def maybe_print(message: str, rank0: bool = False) -> None:

@@ -74,13 +74,9 @@ class AmpSession:
         if not delay_unscale:
             backwards.note_scales(optimizers, scale, scaler.next_scale)
 
-    def print_overflows(self, *, wait: bool = False) -> None:
-        """Print a line for each overflow that the device has told of since the last call.
-
-        Args:
-            wait: Wait for the device to tell of the latest backwards too.
-        """
-        while self._unprinted and (wait or self._unprinted[0][0].is_ready()):
+    def print_overflows(self) -> None:
+        """Print a line for each overflow that the device has told of since the last call."""
+        while self._unprinted and self._unprinted[0][0].is_ready():
             flag, loss_id, scale = self._unprinted.pop(0)
             if not flag.read():
                 continue

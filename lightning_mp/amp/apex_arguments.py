@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
 from lightning_mp.amp.model_cast import check_castable
-from lightning_mp.amp.opt_levels import OptLevelProperties
+from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties
 
 __all__ = [
     "check_models",
@@ -19,8 +19,6 @@ __all__ = [
     "parse_num_losses",
     "raise_half_parameters",
 ]
-
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def model_list(models: Any) -> list[nn.Module]:
@@ -102,7 +100,7 @@ def check_models(models: Sequence[nn.Module], properties: OptLevelProperties) ->
                 f"the model is wrapped in {type(model).__name__}; allowed: the bare module; call "
                 "amp.initialize first and wrap what it returns"
             )
-        half = [item for item in model.named_parameters() if item[1].dtype in _HALF_DTYPES]
+        half = [item for item in model.named_parameters() if item[1].dtype in HALF_DTYPES]
         if properties.half_dtype is not None:
             check_castable(model, {parameter for _, parameter in half})
         for name, parameter in half:
@@ -123,7 +121,7 @@ def raise_half_parameters(models: Sequence[nn.Module]) -> None:
     """
     for model in models:
         for parameter in model.parameters():
-            if parameter.dtype in _HALF_DTYPES:
+            if parameter.dtype in HALF_DTYPES:
                 parameter.grad = None
                 parameter.data = parameter.data.float()
 

@@ -26,11 +26,9 @@ from lightning_mp.amp.apex_arguments import (
 from lightning_mp.amp.apex_handle import AmpHandle
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
-from lightning_mp.amp.opt_levels import OptLevelProperties, resolve_opt_level
+from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties, resolve_opt_level
 
 __all__ = ["initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
-
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def initialize(
@@ -254,7 +252,7 @@ def set_half_dtype(dtype: torch.dtype) -> None:
     Raises:
         ValueError: It is neither.
     """
-    if dtype not in _HALF_DTYPES:
+    if dtype not in HALF_DTYPES:
         raise ValueError(
             f"half dtype = {dtype!r}; allowed are torch.float16 and torch.bfloat16; choose one, or "
             "opt_level='O0' for float32"

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from lightning_mp.amp.cast_mark import casts_are_off
 from lightning_mp.amp.function_casts import FunctionCasts, casts_are_active
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.own_hook import OwnHook, function_of
-from lightning_mp.amp.torch_calls import HALF_DTYPES
 from lightning_mp.amp.tree import map_tensors
 
 __all__ = ["FunctionCastHooks"]

@@ -12,6 +12,7 @@ import torch
 
 from lightning_mp.amp.native_installation import INSTALLATION
 from lightning_mp.amp.native_library import load_native_library
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 
 __all__ = ["NativeCasts", "native_disabled", "native_is_active", "native_status"]
 
@@ -19,7 +20,6 @@ __all__ = ["NativeCasts", "native_disabled", "native_is_active", "native_status"
 _GUARD_DEVICE = "ipu"
 # Lowers nothing. As the dtype of an autocast that is off, it tells the kernels that O1 is on.
 _MARK = torch.float64
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 class NativeCasts:
@@ -48,7 +48,7 @@ class NativeCasts:
     """
 
     def __init__(self, half_dtype: torch.dtype, device_types: tuple[str, ...]) -> None:
-        if half_dtype not in _HALF_DTYPES:
+        if half_dtype not in HALF_DTYPES:
             raise ValueError(
                 f"half_dtype = {half_dtype}; allowed: torch.float16, torch.bfloat16; "
                 "choose the dtype that matrix products are to run in"
@@ -60,7 +60,7 @@ class NativeCasts:
         if half_dtype not in _half_dtypes_of(device_type):
             raise ValueError(
                 f"half_dtype = {half_dtype}; allowed on {device_type}: "
-                f"{', '.join(map(str, _half_dtypes_of(device_type)))}; choose one of them"
+                f"{', '.join(sorted(map(str, _half_dtypes_of(device_type))))}; choose one of them"
             )
         self.device_type = device_type
         self.half_dtype = half_dtype
@@ -130,12 +130,12 @@ def _is_active(device_type: str) -> bool:
     return is_marked and torch.is_autocast_enabled(device_type)
 
 
-def _half_dtypes_of(device_type: str) -> tuple[torch.dtype, ...]:
+def _half_dtypes_of(device_type: str) -> frozenset[torch.dtype]:
     """Return those that torch.autocast takes there; with another it warns and stays off."""
     if device_type in ("cpu", "cuda"):
-        return _HALF_DTYPES
+        return HALF_DTYPES
     supported = getattr(torch, device_type).get_amp_supported_dtype()
-    return tuple(dtype for dtype in _HALF_DTYPES if dtype in supported)
+    return HALF_DTYPES.intersection(supported)
 
 
 def _obstacle(device_type: str) -> str:

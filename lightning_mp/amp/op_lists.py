@@ -182,7 +182,7 @@ OP_POLICIES: tuple[OpPolicy, ...] = (
     *_rows("Tensor", Policy.HALF, f"{_HALF_ALIASES} inner", "superset"),
     *_rows("linalg", Policy.HALF, "matmul multi_dot", "superset"),
     *_rows("functional", Policy.HALF, "prelu scaled_dot_product_attention", "superset"),
-    *_rows("functional", Policy.FP32, "rms_norm", "superset"),
+    *_rows("functional", Policy.FP32, "huber_loss rms_norm", "superset"),
     *_rows(
         "torch",
         Policy.FP32,
@@ -260,6 +260,12 @@ DIFFERENCES: tuple[Difference, ...] = (
         "unknown",
         "runs in float32",
         "it is a norm as layer_norm is, and torch warns of half inputs with float32 weights",
+    ),
+    Difference(
+        "huber_loss",
+        "unknown",
+        "runs in float32",
+        "it is a loss as smooth_l1_loss is",
     ),
     Difference(
         "x **= y",

@@ -16,6 +16,7 @@ import torch
 from lightning_mp.amp.scaler_state import LossScale, parse_loss_scale
 
 __all__ = [
+    "HALF_DTYPES",
     "OPT_LEVELS",
     "PRECISION_LEVELS",
     "OptLevelProperties",
@@ -23,7 +24,7 @@ __all__ = [
     "resolve_opt_level",
 ]
 
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = frozenset([torch.float16, torch.bfloat16])
 # "o2", "02", "0O", "2", "O2_bf16", "O2bfloat16", "O2-fp16".
 _MISSPELT_LEVEL = re.compile(
     r"\s*[o0]?-?([0-3]|(?<=[o0])o)[-_]?(fp16|float16|half|bf16|bfloat16)?\s*", re.IGNORECASE
@@ -58,7 +59,7 @@ class OptLevelProperties:
     @property
     def half_dtype(self) -> torch.dtype | None:
         """Return the half dtype the model is cast to, or ``None`` if it is not cast to half."""
-        return self.cast_model_type if self.cast_model_type in _HALF_DTYPES else None
+        return self.cast_model_type if self.cast_model_type in HALF_DTYPES else None
 
     @property
     def is_dynamic(self) -> bool:
@@ -151,7 +152,7 @@ def resolve_opt_level(
         _check_only_patched(cast_model_type or None, keep_batchnorm, keep_norms, masters)
 
     cast = _cast_dtype(level, half_dtype, cast_model_type)
-    is_half = cast in _HALF_DTYPES
+    is_half = cast in HALF_DTYPES
     keep_batchnorm, keep_norms = _kept_norms(level, is_half, keep_batchnorm, keep_norms)
     default_scale = _default_loss_scale(level, cast if is_half else half_dtype)
     is_patching = level.patch_torch_functions if patching is None else patching
@@ -202,7 +203,7 @@ def _level_of(opt_level: str) -> OptLevelProperties:
 
 
 def _check_half_dtype(half_dtype: torch.dtype) -> None:
-    if half_dtype not in _HALF_DTYPES:
+    if half_dtype not in HALF_DTYPES:
         raise ValueError(
             f"half_dtype = {half_dtype!r}; allowed are torch.float16 and torch.bfloat16; "
             "choose one of them, or opt_level='O0' for float32"
@@ -212,7 +213,7 @@ def _check_half_dtype(half_dtype: torch.dtype) -> None:
 def _master_weights(
     level: OptLevelProperties, cast: torch.dtype | None, masters: bool | None
 ) -> bool | None:
-    is_half = cast in _HALF_DTYPES
+    is_half = cast in HALF_DTYPES
     if masters and not is_half:
         raise ValueError(
             f"master_weights = True where the model is cast to {_dtype_name(cast)}; masters are "
@@ -274,7 +275,7 @@ def _cast_dtype(
         return level.cast_model_type if level.half_dtype is None else half_dtype
     if override is False:
         return None
-    if override not in (torch.float32, *_HALF_DTYPES):
+    if override not in (torch.float32, *HALF_DTYPES):
         raise ValueError(
             f"cast_model_type = {override!r}; allowed are torch.float32, torch.float16, "
             "torch.bfloat16, and False to cast nothing; leave it out for the level's own dtype"

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "HALF_DTYPES",
     "Args",
     "Kwargs",
     "are_plain",
@@ -20,8 +19,6 @@ __all__ = [
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-
-HALF_DTYPES = frozenset([torch.float16, torch.bfloat16])
 
 _PLAIN = frozenset([Tensor, nn.Parameter])
 _OVERRIDE_CHECKS = frozenset(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.engine import Mlp, make_batches
-from support.tolerances import HALF_TRAINING
+from support.tolerances import HALF_INPUT, HALF_STEP, HALF_TRAINING
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
@@ -101,7 +101,7 @@ def test_a_good_step_after_an_overflow(level: str, is_stepped: bool, set_to_none
         F.mse_loss(plain(BATCH[0]), BATCH[1]).backward()
         plain_optimizer.step()
     for found, wanted in zip(weights_of(model), weights_of(plain), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-2, atol=3e-3)
+        torch.testing.assert_close(found, wanted, **HALF_STEP)
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
@@ -169,7 +169,7 @@ def test_loaded_weights_stay(level: str) -> None:
     backward(model, optimizer)
     optimizer.step()
     for found, wanted in zip(weights_of(model), weights_of(Mlp(seed=2)), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(found, wanted, **HALF_INPUT)
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])

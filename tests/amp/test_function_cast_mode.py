@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.o1_samples import TWO_OPERANDS, convert, num_floating, sample
+from support.tolerances import HALF_STEP
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -286,9 +287,9 @@ def test_functional_transforms(half):
         grad = torch.func.grad(lambda w: torch.exp(x @ w.T).sum())(weight)
         jacobian = torch.func.jacrev(lambda v: (weight @ v).float())(x[0])
     assert mapped.dtype == FP32
-    torch.testing.assert_close(mapped, expected, rtol=2e-2, atol=0)
+    torch.testing.assert_close(mapped, expected, **HALF_STEP)
     assert grad.dtype == FP32
-    torch.testing.assert_close(jacobian, weight, rtol=1e-2, atol=0)
+    torch.testing.assert_close(jacobian, weight, **HALF_STEP)
 
 
 class Tagged(Tensor):

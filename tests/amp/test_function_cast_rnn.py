@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.tolerances import HALF_RECURRENCE, HALF_TRAINING
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
@@ -53,10 +54,10 @@ def check(net, x, casts):
     expected, expected_grads = gradients(net, x)
     output, grads = gradients(net, x, casts)
     assert output.dtype == casts.half_dtype
-    torch.testing.assert_close(output.float(), expected, rtol=5e-2, atol=2e-2)
+    torch.testing.assert_close(output.float(), expected, **HALF_TRAINING)
     for grad, expected_grad in zip(grads, expected_grads, strict=True):
         assert grad.dtype == torch.float32
-        torch.testing.assert_close(grad, expected_grad, rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(grad, expected_grad, **HALF_RECURRENCE)
 
 
 @pytest.mark.parametrize("name", NETS)

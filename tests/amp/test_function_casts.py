@@ -248,6 +248,23 @@ def test_allow_banned(casts, half):
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="_O1 is not built")
+def test_a_users_word_on_one_function_changes_no_other(half):
+    x = torch.rand(7).to(half)
+    casts = FunctionCasts(half, implementation="native", device_types=("cpu",))
+
+    def outcome():
+        with casts.context():
+            return F.binary_cross_entropy(x, x).dtype
+
+    before = outcome()
+    register_float_function(torch, "sin")
+    try:
+        assert outcome() == before == torch.float32
+    finally:
+        unregister_all()
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="_O1 is not built")
 def test_native_takes_users_torch_functions_from_an_overlay(half):
     casts = FunctionCasts(half, implementation="native", device_types=("cpu",))
     with casts.context():

@@ -194,6 +194,7 @@ _SAMPLES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "kl_div": _pair,
     "l1_loss": _pair,
     "mse_loss": _pair,
+    "huber_loss": _pair,
     "smooth_l1_loss": _pair,
     "soft_margin_loss": lambda: (_square(), _signs(7, 7)),
     "margin_ranking_loss": lambda: (_vector(), _vector(), _signs(4)),

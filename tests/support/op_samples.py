@@ -73,8 +73,9 @@ _PAIRWISE = (
     "matmul mm rmatmul inner dist atan2 arctan2 add radd iadd sub rsub isub subtract mul rmul imul "
     "multiply div truediv rtruediv itruediv divide true_divide rdiv idiv eq equal ge gt le lt ne "
     "greater greater_equal less less_equal not_equal cosine_similarity poisson_nll_loss "
-    "hinge_embedding_loss kl_div l1_loss mse_loss smooth_l1_loss multilabel_soft_margin_loss "
-    "soft_margin_loss binary_cross_entropy_with_logits pairwise_distance"
+    "hinge_embedding_loss huber_loss kl_div l1_loss mse_loss smooth_l1_loss "
+    "multilabel_soft_margin_loss soft_margin_loss binary_cross_entropy_with_logits "
+    "pairwise_distance"
 )
 _WITH_CLASSES = (MATRIX, CLASSES)
 _CTC_LENGTHS = (torch.tensor([[1, 2], [1, 3]]), torch.tensor([5, 5]), torch.tensor([2, 2]))
