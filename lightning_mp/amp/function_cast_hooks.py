@@ -60,6 +60,7 @@ class FunctionCastHooks:
         self._local = threading.local()
         # Forwards in progress in all threads: compiled code is guarded by it.
         self._num_open = 0
+        self._lock = threading.Lock()
         before = OwnHook(module, self._before_forward, is_compilable=True)
         after = OwnHook(module, self._after_forward, is_compilable=True)
         self._handles = [
@@ -96,7 +97,8 @@ class FunctionCastHooks:
             region = self._casts.context() if self._is_scope else nullcontext()
             region.__enter__()
         self._regions.append(region)
-        self._num_open += 1
+        with self._lock:
+            self._num_open += 1
 
     def _finish(self, output: Any) -> Any:
         return map_tensors(self._to_output, output) if self._leave() else None
@@ -106,7 +108,8 @@ class FunctionCastHooks:
         if not self._regions:
             return False
         region = self._regions.pop()
-        self._num_open -= 1
+        with self._lock:
+            self._num_open -= 1
         if region is not None:
             region.__exit__(None, None, None)
         return region is not None and self._output_dtype is not None
