@@ -18,6 +18,7 @@ from lightning_mp.amp.cast_mark import casts_are_off, casts_off, casts_on
 from lightning_mp.amp.function_cast_mode import FunctionCastMode
 from lightning_mp.amp.native_casts import (
     NativeCasts,
+    autocast_off,
     native_disabled,
     native_is_active,
     native_status,
@@ -94,8 +95,9 @@ class FunctionCasts:
     def context(self) -> Iterator[None]:
         """Cast in this region.
 
-        Inside a region of the same object it does nothing. The end of the outermost region, also
-        by an exception, drops the half copies of weights.
+        Inside a region of the same object it does nothing; inside torch.autocast, the casts of O1
+        take its place. The end of the outermost region, also by an exception, drops the half copies
+        of weights.
         """
         if self.is_active():
             yield
@@ -122,7 +124,13 @@ class FunctionCasts:
         # Autocast for a device without kernels: modules that ask whether mixed precision is on,
         # as recurrent ones do before they refuse a mixture of dtypes, are told yes.
         switch_on = casts_on() if casts_are_off() else nullcontext()
-        with switch_on, torch.autocast("ipu", dtype=torch.bfloat16), self._cached(), self._mode:
+        with (
+            switch_on,
+            autocast_off(list(filter(_has_autocast_on, self.device_types))),
+            torch.autocast("ipu", dtype=torch.bfloat16),
+            self._cached(),
+            self._mode,
+        ):
             yield
 
     @contextmanager
@@ -228,6 +236,12 @@ _NATIVE = threading.local()
 
 def _native_modes() -> list[FunctionCastMode]:
     return getattr(_NATIVE, "modes", [])
+
+
+def _has_autocast_on(device_type: str) -> bool:
+    """Tell whether an autocast around a region would cast what the mode has cast already."""
+    is_known = torch.amp.is_autocast_available(device_type)
+    return is_known and torch.is_autocast_enabled(device_type)
 
 
 def _default_device_type() -> str:
