@@ -49,6 +49,8 @@ class FunctionCasts:
         implementation: ``"native"``, ``"python"``, or ``"auto"``: native where it is available.
         device_types: Types of the devices that hold the model; the accelerator's by default, the
             CPU's if there is none. Only the choice of the implementation depends on them.
+        is_lasting: Whether regions last longer than a step. The kernels keep no half copies of
+            weights then, because they do not notice when somebody writes to a weight.
 
     Raises:
         ValueError: An argument is not one of those allowed.
@@ -68,6 +70,7 @@ class FunctionCasts:
         allow_banned: bool = False,
         implementation: Implementation = "auto",
         device_types: Sequence[str] | None = None,
+        is_lasting: bool = False,
     ) -> None:
         if implementation not in get_args(Implementation):
             raise ValueError(
@@ -76,6 +79,7 @@ class FunctionCasts:
             )
         self.half_dtype = half_dtype
         self.allow_banned = allow_banned
+        self._is_lasting = is_lasting
         self.device_types = tuple(dict.fromkeys(device_types or (_default_device_type(),)))
         self._native: NativeCasts | None = None
         self._mode = FunctionCastMode(half_dtype, allow_banned=allow_banned)
@@ -141,7 +145,7 @@ class FunctionCasts:
         overlay = self._mode if has_overlay else nullcontext()
         _NATIVE.modes = [*_native_modes(), self._mode]
         try:
-            with native.context(), self._cached(), overlay:
+            with native.context(keeps_copies=not self._is_lasting), self._cached(), overlay:
                 yield
         finally:
             _NATIVE.modes = _NATIVE.modes[:-1]

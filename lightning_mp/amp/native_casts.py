@@ -71,14 +71,23 @@ class NativeCasts:
         return NativeCasts, (self.half_dtype, (self.device_type,))
 
     @contextmanager
-    def context(self) -> Iterator[None]:
-        """Cast in this region and in this thread; regions nest."""
+    def context(self, *, keeps_copies: bool = True) -> Iterator[None]:
+        """Cast in this region and in this thread; regions nest.
+
+        Args:
+            keeps_copies: Whether half copies of weights are kept in the region. If not, they are
+                cast at each use, and no write to a weight is missed.
+        """
         # Written out, because torch.compile takes torch.autocast in a with statement only.
         with (
             self._own_copies(),
             torch.autocast(_GUARD_DEVICE, dtype=torch.bfloat16),
             torch.autocast(self._carrier, dtype=_MARK, enabled=False),
-            torch.autocast(self.device_type, dtype=self.half_dtype),
+            torch.autocast(
+                self.device_type,
+                dtype=self.half_dtype,
+                cache_enabled=keeps_copies and torch.is_autocast_cache_enabled(),
+            ),
         ):
             yield
 
