@@ -34,6 +34,7 @@ __all__ = [
     "active_mode",
     "casts_are_active",
     "clear_cast_cache",
+    "default_device_type",
     "disable_casts",
 ]
 
@@ -80,7 +81,7 @@ class FunctionCasts:
         self.half_dtype = half_dtype
         self.allow_banned = allow_banned
         self._is_lasting = is_lasting
-        self.device_types = tuple(dict.fromkeys(device_types or (_default_device_type(),)))
+        self.device_types = tuple(dict.fromkeys(device_types or (default_device_type(),)))
         self._native: NativeCasts | None = None
         self._mode = FunctionCastMode(half_dtype, allow_banned=allow_banned)
         self.reason = "the Python mode was asked for"
@@ -224,6 +225,12 @@ def clear_cast_cache() -> None:
         torch.clear_autocast_cache()
 
 
+def default_device_type() -> str:
+    """Return the accelerator's type of device, the CPU's if there is none."""
+    accelerator = torch.accelerator.current_accelerator()
+    return "cpu" if accelerator is None else accelerator.type
+
+
 def _python_mode() -> FunctionCastMode | None:
     if casts_are_off():
         return None
@@ -246,8 +253,3 @@ def _has_autocast_on(device_type: str) -> bool:
     """Tell whether an autocast around a region would cast what the mode has cast already."""
     is_known = torch.amp.is_autocast_available(device_type)
     return is_known and torch.is_autocast_enabled(device_type)
-
-
-def _default_device_type() -> str:
-    accelerator = torch.accelerator.current_accelerator()
-    return "cpu" if accelerator is None else accelerator.type
