@@ -1,5 +1,6 @@
 """The old, handle-based API of Apex: ``amp.init()``, casts everywhere, no model handed in."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -24,7 +25,7 @@ class AmpHandle:
     Args:
         casts: The casts; ``None`` if mixed precision is off.
         loss_scale: ``"dynamic"`` or a fixed scale.
-        enable_caching: Whether weights are cast once per forward; here they always are.
+        enable_caching: What ``has_cache`` tells.
         verbose: Whether more is printed.
 
     Example:
@@ -47,6 +48,7 @@ class AmpHandle:
         self._casts = casts
         self._loss_scale = loss_scale
         self._region: AbstractContextManager[None] | None = None
+        self._thread: threading.Thread | None = None
         self._session = self.new_session(1)
 
     def is_active(self) -> bool:
@@ -98,7 +100,7 @@ class AmpHandle:
     def activate(self) -> None:
         """Switch the casts on in this thread, until :meth:`_deactivate`."""
         if self._casts is not None and self._region is None:
-            self._region = self._casts.context()
+            self._region, self._thread = self._casts.context(), threading.current_thread()
             self._region.__enter__()
 
     def _clear_cache(self) -> None:
@@ -109,9 +111,22 @@ class AmpHandle:
         return disable_casts()
 
     def _deactivate(self) -> None:
-        region, self._region = self._region, None
-        if region is not None:
-            region.__exit__(None, None, None)
+        if self._region is None or self._thread is None:
+            return
+        if self._thread is threading.current_thread():
+            self._region.__exit__(None, None, None)
+        elif self._thread.is_alive():
+            raise RuntimeError(
+                f"casts of amp.init() = on in the thread {self._thread.name!r}; allowed: to switch "
+                "them off in that thread; call the handle's _deactivate() there"
+            )
+        else:
+            _OF_DEAD_THREADS.append(self._region)
+        self._region = None
+
+
+# Never ended: an end changes the state of the thread that it happens in.
+_OF_DEAD_THREADS: list[AbstractContextManager[None]] = []
 
 
 def init(
@@ -130,7 +145,7 @@ def init(
     Args:
         enabled: ``False`` returns a handle that does nothing.
         loss_scale: ``"dynamic"`` or a fixed scale.
-        enable_caching: Kept for old code; weights are cast once per forward in any case.
+        enable_caching: Kept for old code.
         verbose: Kept for old code.
         allow_banned: Whether banned functions run in float32 instead of being refused.
 
@@ -139,9 +154,12 @@ def init(
 
     Raises:
         ValueError: ``loss_scale`` is none.
+        RuntimeError: The casts are on in another thread.
     """
     half_dtype = _amp_state.half_dtype
-    casts = FunctionCasts(half_dtype, allow_banned=allow_banned) if enabled else None
+    casts = None
+    if enabled:
+        casts = FunctionCasts(half_dtype, allow_banned=allow_banned, is_lasting=True)
     handle = AmpHandle(casts, loss_scale=loss_scale, enable_caching=enable_caching, verbose=verbose)
     if isinstance(_amp_state.handle, AmpHandle):
         _amp_state.handle._deactivate()

@@ -14,7 +14,7 @@ from lightning_mp.amp.native_installation import INSTALLATION
 from lightning_mp.amp.native_library import load_native_library
 from lightning_mp.amp.opt_levels import HALF_DTYPES
 
-__all__ = ["NativeCasts", "native_disabled", "native_is_active", "native_status"]
+__all__ = ["NativeCasts", "autocast_off", "native_disabled", "native_is_active", "native_status"]
 
 # No build of torch has kernels for it; switched on, it makes compiled code see that O1 is on.
 _GUARD_DEVICE = "ipu"
@@ -71,15 +71,41 @@ class NativeCasts:
         return NativeCasts, (self.half_dtype, (self.device_type,))
 
     @contextmanager
-    def context(self) -> Iterator[None]:
-        """Cast in this region and in this thread; regions nest."""
+    def context(self, *, keeps_copies: bool = True) -> Iterator[None]:
+        """Cast in this region and in this thread; regions nest.
+
+        Args:
+            keeps_copies: Whether half copies of weights are kept in the region. If not, they are
+                cast at each use, and no write to a weight is missed.
+        """
         # Written out, because torch.compile takes torch.autocast in a with statement only.
         with (
+            self._own_copies(),
             torch.autocast(_GUARD_DEVICE, dtype=torch.bfloat16),
             torch.autocast(self._carrier, dtype=_MARK, enabled=False),
-            torch.autocast(self.device_type, dtype=self.half_dtype),
+            torch.autocast(
+                self.device_type,
+                dtype=self.half_dtype,
+                cache_enabled=keeps_copies and torch.is_autocast_cache_enabled(),
+            ),
         ):
             yield
+
+    @contextmanager
+    def _own_copies(self) -> Iterator[None]:
+        """Keep copies of weights apart from those of an outer autocast to the other half dtype.
+
+        torch looks them up by the weight alone.
+        """
+        is_nested = torch.is_autocast_enabled(self.device_type)
+        if not is_nested or torch.get_autocast_dtype(self.device_type) == self.half_dtype:
+            yield
+            return
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
 
 
 def native_status(device_types: tuple[str, ...]) -> tuple[bool, str]:
@@ -111,17 +137,22 @@ def native_is_active() -> bool:
 @contextmanager
 def native_disabled() -> Iterator[None]:
     """Switch native casts off in this region; outside of them it does nothing."""
-    with _autocast_off([kind for kind in INSTALLATION.carriers if _is_active(kind)]):
+    with autocast_off([kind for kind in INSTALLATION.carriers if _is_active(kind)]):
         yield
 
 
 @contextmanager
-def _autocast_off(device_types: list[str]) -> Iterator[None]:
-    """Nest one region per device type; no ExitStack, which torch.compile cannot follow."""
+def autocast_off(device_types: list[str]) -> Iterator[None]:
+    """Switch the autocast of some device types off in this region.
+
+    Args:
+        device_types: The types of device.
+    """
+    # One region within another; no ExitStack, which torch.compile cannot follow.
     if not device_types:
         yield
         return
-    with torch.autocast(device_types[0], enabled=False), _autocast_off(device_types[1:]):
+    with torch.autocast(device_types[0], enabled=False), autocast_off(device_types[1:]):
         yield
 
 

@@ -13,6 +13,9 @@ __all__ = ["OwnHook", "function_of"]
 class OwnHook:
     """A bound hook that means one module: a copy of the module carries another, or an inert hook.
 
+    The replicas that ``torch.nn.DataParallel`` makes of a module for one forward count as the
+    module itself.
+
     Args:
         module: The module, or None for an inert hook.
         function: Called with the module and the hook's other arguments, or None.
@@ -40,7 +43,9 @@ class OwnHook:
         # A compiler cannot trace what most hooks do to the state of the process.
         if torch.compiler.is_compiling() and not self._is_compilable:
             return None
-        if self._function is None or self._module is None or self._module() is not module:
+        if self._function is None or self._module is None:
+            return None
+        if self._module() is not module and not getattr(module, "_is_replica", False):
             return None
         return self._function(module, *args)
 

@@ -247,6 +247,19 @@ def test_unlisted_functions_follow_their_input(half):
         assert nn.Embedding(7, 3)(torch.arange(5)).dtype == FP32
 
 
+@pytest.mark.parametrize(
+    "spectral_norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
+)
+def test_spectral_norm(spectral_norm, half):
+    layer, x = spectral_norm(nn.Linear(7, 5)), torch.randn(3, 7)
+    with FunctionCastMode(half):
+        output = layer(x)
+        assert output.dtype == half
+        assert layer.eval()(x).dtype == half
+    output.float().sum().backward()
+    assert {weight.grad.dtype for weight in layer.parameters()} == {FP32}
+
+
 def test_meta_tensors_and_two_devices_in_one_call(half):
     layer = nn.Linear(7, 5, device="meta")
     with FunctionCastMode(half):

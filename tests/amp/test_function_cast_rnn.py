@@ -1,5 +1,7 @@
 """Recurrent modules and cells at O1."""
 
+from collections import namedtuple
+
 import pytest
 import torch
 from support.tolerances import HALF_RECURRENCE, HALF_TRAINING
@@ -90,6 +92,15 @@ def test_cells(cell_class, casts, half):
     assert state.dtype == half
     state.float().sum().backward()
     assert {parameter.grad.dtype for parameter in cell.parameters()} == {torch.float32}
+
+
+def test_state_in_a_namedtuple(casts, half):
+    net, state_class = nn.LSTM(5, 7, batch_first=True), namedtuple("State", "hidden cell")
+    x, zeros = torch.randn(3, 4, 5), torch.zeros(1, 3, 7)
+    with casts.context():
+        output, _ = net(x, state_class(zeros, zeros))
+        assert torch.equal(output, net(x)[0])
+    assert output.dtype == half
 
 
 def test_weight_norm(casts):

@@ -168,6 +168,8 @@ _SAMPLES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "cross": lambda: (_rand(4, 3), _rand(4, 3)),
     "bilinear": lambda: (_rand(2, 3), _rand(2, 4), _rand(5, 3, 4)),
     "dot": lambda: (_vector(), _vector()),
+    "vdot": lambda: (_vector(), _vector()),
+    "vecdot": _pair,
     "cat": lambda: ([_square(), _square()],),
     "stack": lambda: ([_square(), _square()],),
     "concat": lambda: ([_square(), _square()],),

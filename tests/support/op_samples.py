@@ -134,6 +134,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "cross": ((7, 3), (7, 3)),
     "bilinear": ((2, 3), (2, 4), (5, 3, 4)),
     "dot": (VECTOR, VECTOR),
+    "vdot": (VECTOR, VECTOR),
+    "vecdot": (MATRIX, MATRIX),
     "ldexp": (MATRIX, torch.ones(7, dtype=torch.int64)),
     **dict.fromkeys(("cat", "stack", "concat", "concatenate"), ([MATRIX, MATRIX],)),
     **dict.fromkeys(_PAIRWISE.split(), _PAIR),
