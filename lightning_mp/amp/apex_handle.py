@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
 from lightning_mp.amp.amp_session import AmpSession
+from lightning_mp.amp.apex_arguments import check_are_optimizers, parse_num_losses
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.function_casts import FunctionCasts, disable_casts
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -53,6 +54,11 @@ class AmpHandle:
         """Tell whether the casts are on."""
         return self._casts is not None and self._casts.is_active()
 
+    @property
+    def is_region_open(self) -> bool:
+        """Whether this handle has switched the casts on for a whole thread."""
+        return self._region is not None
+
     @contextmanager
     def scale_loss(self, loss: Tensor, optimizer: Optimizer) -> Iterator[Tensor]:
         """Surround the backward of a loss, as ``amp.scale_loss`` does.
@@ -63,6 +69,9 @@ class AmpHandle:
 
         Yields:
             The scaled loss.
+
+        Raises:
+            TypeError: The loss is no tensor, or the optimizer is none.
         """
         with self._session.scale_loss(
             loss, [optimizer], loss_id=0, delay_unscale=False, delay_overflow_check=False
@@ -78,8 +87,14 @@ class AmpHandle:
 
         Returns:
             What stands in for the optimizer.
+
+        Raises:
+            TypeError: It is no optimizer.
+            ValueError: ``num_loss`` is no positive int.
         """
-        return OptimizerWrapper(optimizer, self.new_session(num_loss))
+        if self._casts is not None:
+            check_are_optimizers([optimizer])
+        return OptimizerWrapper(optimizer, self.new_session(parse_num_losses(num_loss)))
 
     def new_session(self, num_losses: int) -> AmpSession:
         """Set up loss scalers without models.
@@ -109,9 +124,15 @@ class AmpHandle:
         return disable_casts()
 
     def _deactivate(self) -> None:
+        if self._region is None:
+            return
+        if not self.is_active():
+            raise RuntimeError(
+                "handle._deactivate() where its casts are not on; allowed: in the thread that "
+                "called amp.init(), outside of amp.disable_casts(); leave that block first"
+            )
         region, self._region = self._region, None
-        if region is not None:
-            region.__exit__(None, None, None)
+        region.__exit__(None, None, None)
 
 
 def init(

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
 from lightning_mp import amp
-from lightning_mp.amp._amp_state import _amp_state, warn_or_err
+from lightning_mp.amp._amp_state import _amp_state
 
 LEVELS = ["O0", "O1", "O2", "O3"]
 INF_STEP = 2
@@ -137,7 +137,11 @@ def test_disabled_does_nothing() -> None:
     assert not torch.equal(model.first.weight, Mlp().first.weight)
     assert model.first.weight.dtype == torch.float32
     assert amp.state_dict() == {}
-    assert _amp_state.opt_properties.enabled is False
+    assert _amp_state.loss_scalers == []
+    properties = _amp_state.opt_properties
+    assert (properties.enabled, properties.patch_torch_functions) == (False, False)
+    with amp.scale_loss(loss, "anything that legacy code wraps an optimizer in") as same:
+        assert same is loss
     amp.load_state_dict({})
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
@@ -336,6 +340,9 @@ def test_a_foreign_state_is_refused() -> None:
     amp.initialize(Mlp(), opt_level="O2", verbosity=0)
     with pytest.raises(ValueError, match=r"the key 'scale'; allowed: 'loss_scaler0'"):
         amp.load_state_dict({"scale": {}})
+    for state in (None, [1]):
+        with pytest.raises(TypeError, match=rf"amp state = {type(state).__name__}; allowed: a map"):
+            amp.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +358,11 @@ def test_calls_before_initialize_are_refused(call: Any) -> None:
         call()
 
 
-def test_properties_before_initialize() -> None:
-    assert _amp_state.loss_scalers == []
-    with pytest.raises(AttributeError, match=r"no opt_properties yet; call amp\.initialize"):
-        _ = _amp_state.opt_properties
+@pytest.mark.parametrize("name", ["opt_properties", "loss_scalers"])
+def test_what_is_not_there_before_initialize(name: str) -> None:
+    assert not hasattr(_amp_state, name)
+    with pytest.raises(AttributeError, match=rf"no {name} yet; call amp\.initialize"):
+        getattr(_amp_state, name)
 
 
 def test_half_dtype_of_later_calls() -> None:
@@ -366,11 +374,3 @@ def test_half_dtype_of_later_calls() -> None:
     assert _amp_state.half_dtype == torch.bfloat16
     model = amp.initialize(Mlp(), opt_level="O3", half_dtype=torch.float16, verbosity=0)
     assert model.first.weight.dtype == torch.float16
-
-
-def test_warn_or_err(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError, match="told so"):
-        warn_or_err("told so")
-    _amp_state.hard_override = True
-    warn_or_err("told so")
-    assert capsys.readouterr().out == "Warning: told so\n"

@@ -278,6 +278,7 @@ def test_what_is_printed(verbosity: int, capsys: pytest.CaptureFixture[str]) -> 
         assert banner == line == ""
         return
     assert "Selected optimization level O2" in banner
+    assert "cast_model_type        : torch.float16\n" in banner
     assert "master_weights         : True" in banner
     assert line == (
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"
