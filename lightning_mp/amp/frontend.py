@@ -32,6 +32,7 @@ from lightning_mp.amp.apex_properties import ApexProperties
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.opt_levels import OptLevelProperties, resolve_opt_level
+from lightning_mp.amp.own_hook import remove_casts
 
 __all__ = ["initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
 
@@ -61,7 +62,8 @@ def initialize(
     """Set models and optimizers up for mixed precision, in place.
 
     Call it once, after the models are on their device and before they are wrapped for data
-    parallelism. A later call, for other models, leaves the earlier ones as they work.
+    parallelism. A later call, for other models, leaves the earlier ones as they work; one for the
+    same model, which O0 and O1 leave in float32, replaces its casts.
 
     Args:
         models: A module, or a list or tuple of modules, in float32.
@@ -128,6 +130,8 @@ def initialize(
         allow_banned=allow_banned,
         raises_inputs=properties.cast_model_type == torch.float32,
     )
+    for model in given_models:
+        remove_casts(model)
     raise_half_parameters(given_models)
     engine.convert(*given_models)
     engine.own(given_optimizers)

@@ -245,6 +245,22 @@ def _saved(model: nn.Module) -> io.BytesIO:
     return buffer
 
 
+@pytest.mark.parametrize(
+    ("level", "dtype"), [("O0", torch.float32), ("O1", torch.bfloat16), ("O2", torch.bfloat16)]
+)
+def test_a_second_set_up_of_a_model_replaces_its_casts(level: str, dtype: torch.dtype) -> None:
+    model, _ = start("O1", half_dtype=torch.float16)
+    found: list[torch.dtype] = []
+    model.first.register_forward_hook(lambda module, args, output: found.append(output.dtype))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, half_dtype=torch.bfloat16, verbosity=0)
+    before = weights_of(model)
+    backward(model, optimizer)
+    optimizer.step()
+    assert found == [dtype]
+    assert not torch.equal(weights_of(model)[0], before[0])
+
+
 COPIES: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
