@@ -77,6 +77,9 @@ class AmpSession:
             # Activation checkpointing runs parts of the forward again in here.
             yield scaled_loss
         scale = scaler.scale
+        if backward.is_put_off:
+            # Scales stay equal over processes: what is found now is found again at the exchange.
+            return
         self._record(backward.check, loss_id, is_final=not delay_overflow_check)
         if not delay_unscale:
             backwards.note_scales(optimizers, scale, scaler.next_scale)

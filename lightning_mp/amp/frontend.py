@@ -134,7 +134,7 @@ def initialize(
         remove_casts(model)
     raise_half_parameters(given_models)
     engine.convert(*given_models)
-    engine.own(given_optimizers)
+    engine.own(given_optimizers).watch(given_models)
     _register(AmpSession(engine), given_optimizers, verbosity)
     is_on_for_all = isinstance(_amp_state.handle, AmpHandle) and _amp_state.handle.is_region_open
     if engine.casts is not None and not is_on_for_all:
