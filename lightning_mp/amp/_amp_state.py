@@ -20,7 +20,8 @@ class AmpState:
 
     Attributes:
         session: What the last ``initialize`` set up; ``None`` before it.
-        handle: What the last ``init`` (also that of ``initialize`` at O1) returned, or ``None``.
+        handle: What the last ``init`` returned, while its casts are on; else the handle of the last
+            ``initialize`` at O1, or ``None``.
         half_dtype: Half dtype of later set-ups, see ``amp.set_half_dtype``.
         allow_incoming_model_not_fp32: Accept half models in ``initialize``.
         verbosity: 0 prints nothing, 1 the start and the overflows, 2 more.
@@ -61,8 +62,12 @@ class AmpState:
 
     @property
     def loss_scalers(self) -> "list[ApexScaler]":
-        """The scaler of each loss of the last ``initialize``; empty before it."""
-        return [] if self.session is None else self.session.loss_scalers
+        """The scaler of each loss of the last ``initialize``; empty if mixed precision is off.
+
+        Raises:
+            AttributeError: ``initialize`` was not called.
+        """
+        return self._session_with("loss_scalers").loss_scalers
 
     @property
     def opt_properties(self) -> Any:
@@ -71,12 +76,15 @@ class AmpState:
         Raises:
             AttributeError: ``initialize`` was not called.
         """
+        return self._session_with("opt_properties").properties
+
+    def _session_with(self, name: str) -> "AmpSession":
         if self.session is None:
             raise AttributeError(
-                "amp._amp_state has no opt_properties yet; call amp.initialize(model, optimizer, "
+                f"amp._amp_state has no {name} yet; call amp.initialize(model, optimizer, "
                 "opt_level=...) first"
             )
-        return self.session.properties
+        return self.session
 
 
 def maybe_print(message: str, rank0: bool = False) -> None:
@@ -102,7 +110,15 @@ def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
 
     Yields:
         Each tensor of its parameter groups, in order.
+
+    Raises:
+        TypeError: It is no optimizer.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"master_params of {type(optimizer).__name__}; allowed: an optimizer; write "
+            "amp.master_params(optimizer)"
+        )
     for group in optimizer.param_groups:
         yield from group["params"]
 

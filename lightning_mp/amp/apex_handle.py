@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
 from lightning_mp.amp.amp_session import AmpSession
+from lightning_mp.amp.apex_arguments import check_are_optimizers, parse_num_losses
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.function_casts import FunctionCasts, disable_casts
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -55,6 +56,11 @@ class AmpHandle:
         """Tell whether the casts are on."""
         return self._casts is not None and self._casts.is_active()
 
+    @property
+    def is_region_open(self) -> bool:
+        """Whether this handle has switched the casts on for a whole thread."""
+        return self._region is not None
+
     @contextmanager
     def scale_loss(self, loss: Tensor, optimizer: Optimizer) -> Iterator[Tensor]:
         """Surround the backward of a loss, as ``amp.scale_loss`` does.
@@ -65,6 +71,9 @@ class AmpHandle:
 
         Yields:
             The scaled loss.
+
+        Raises:
+            TypeError: The loss is no tensor, or the optimizer is none.
         """
         with self._session.scale_loss(
             loss, [optimizer], loss_id=0, delay_unscale=False, delay_overflow_check=False
@@ -80,8 +89,14 @@ class AmpHandle:
 
         Returns:
             What stands in for the optimizer.
+
+        Raises:
+            TypeError: It is no optimizer.
+            ValueError: ``num_loss`` is no positive int.
         """
-        return OptimizerWrapper(optimizer, self.new_session(num_loss))
+        if self._casts is not None:
+            check_are_optimizers([optimizer])
+        return OptimizerWrapper(optimizer, self.new_session(parse_num_losses(num_loss)))
 
     def new_session(self, num_losses: int) -> AmpSession:
         """Set up loss scalers without models.
@@ -111,17 +126,23 @@ class AmpHandle:
         return disable_casts()
 
     def _deactivate(self) -> None:
-        if self._region is None or self._thread is None:
+        region, thread = self._region, self._thread
+        if region is None or thread is None:
             return
-        if self._thread is threading.current_thread():
-            self._region.__exit__(None, None, None)
-        elif self._thread.is_alive():
+        if thread is not threading.current_thread():
+            if thread.is_alive():
+                raise RuntimeError(
+                    f"casts of amp.init() = on in the thread {thread.name!r}; allowed: to switch "
+                    "them off in that thread; call the handle's _deactivate() there"
+                )
+            _OF_DEAD_THREADS.append(region)
+        elif not self.is_active():
             raise RuntimeError(
-                f"casts of amp.init() = on in the thread {self._thread.name!r}; allowed: to switch "
-                "them off in that thread; call the handle's _deactivate() there"
+                "handle._deactivate() where its casts are not on; allowed: outside of "
+                "amp.disable_casts(); leave that block first"
             )
         else:
-            _OF_DEAD_THREADS.append(self._region)
+            region.__exit__(None, None, None)
         self._region = None
 
 

@@ -1,3 +1,4 @@
+import copy
 import threading
 
 import pytest
@@ -75,6 +76,45 @@ def test_casts_end_in_the_thread_they_began_in():
     assert handle.is_active()
     handle._deactivate()
     assert not torch._C._is_any_autocast_enabled()
+
+
+def test_casts_end_with_their_handle_whatever_is_initialised_meanwhile():
+    first = amp.init()
+    amp.initialize(Mlp(), opt_level="O1", verbosity=0)
+    assert _amp_state.handle is first
+    second = amp.init()
+    assert _amp_state.handle is second
+    second._deactivate()
+    assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+    first._deactivate()
+    amp.initialize(Mlp(), opt_level="O1", verbosity=0)
+    assert _amp_state.handle not in (first, second)
+
+
+def test_casts_are_ended_where_they_are_on():
+    handle = amp.init()
+    with (
+        amp.disable_casts(),
+        pytest.raises(RuntimeError, match=r"handle\._deactivate\(\) where its casts are not on"),
+    ):
+        handle._deactivate()
+    assert handle.is_active()
+    handle._deactivate()
+    handle._deactivate()
+    assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+
+
+def test_what_is_wrapped_is_an_optimizer():
+    handle = amp.init(loss_scale=1.0)
+    model = Mlp()
+    with pytest.raises(TypeError, match="Mlp in place of an optimizer"):
+        handle.wrap_optimizer(model)
+    with pytest.raises(ValueError, match="num_losses = 0; allowed"):
+        handle.wrap_optimizer(make_sgd(model), num_loss=0)
+    with pytest.raises(TypeError, match="loss = float"), handle.scale_loss(1.0, make_sgd(model)):
+        pass
+    handle._deactivate()
+    assert copy.copy(handle.wrap_optimizer(make_sgd(model))).param_groups
 
 
 def test_a_disabled_handle_does_nothing():

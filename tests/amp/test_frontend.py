@@ -137,7 +137,11 @@ def test_disabled_does_nothing() -> None:
     assert not torch.equal(model.first.weight, Mlp().first.weight)
     assert model.first.weight.dtype == torch.float32
     assert amp.state_dict() == {}
-    assert _amp_state.opt_properties.enabled is False
+    assert _amp_state.loss_scalers == []
+    properties = _amp_state.opt_properties
+    assert (properties.enabled, properties.patch_torch_functions) == (False, False)
+    with amp.scale_loss(loss, "anything that legacy code wraps an optimizer in") as same:
+        assert same is loss
     amp.load_state_dict({})
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
@@ -333,6 +337,9 @@ def test_a_foreign_state_is_refused() -> None:
     amp.initialize(Mlp(), opt_level="O2", verbosity=0)
     with pytest.raises(ValueError, match=r"the key 'scale'; allowed: 'loss_scaler0'"):
         amp.load_state_dict({"scale": {}})
+    for state in (None, [1]):
+        with pytest.raises(TypeError, match=rf"amp state = {type(state).__name__}; allowed: a map"):
+            amp.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -348,10 +355,11 @@ def test_calls_before_initialize_are_refused(call: Any) -> None:
         call()
 
 
-def test_properties_before_initialize() -> None:
-    assert _amp_state.loss_scalers == []
-    with pytest.raises(AttributeError, match=r"no opt_properties yet; call amp\.initialize"):
-        _ = _amp_state.opt_properties
+@pytest.mark.parametrize("name", ["opt_properties", "loss_scalers"])
+def test_what_is_not_there_before_initialize(name: str) -> None:
+    assert not hasattr(_amp_state, name)
+    with pytest.raises(AttributeError, match=rf"no {name} yet; call amp\.initialize"):
+        getattr(_amp_state, name)
 
 
 def test_half_dtype_of_later_calls() -> None:

@@ -245,6 +245,22 @@ def _saved(model: nn.Module) -> io.BytesIO:
     return buffer
 
 
+@pytest.mark.parametrize(
+    ("level", "dtype"), [("O0", torch.float32), ("O1", torch.bfloat16), ("O2", torch.bfloat16)]
+)
+def test_a_second_set_up_of_a_model_replaces_its_casts(level: str, dtype: torch.dtype) -> None:
+    model, _ = start("O1", half_dtype=torch.float16)
+    found: list[torch.dtype] = []
+    model.first.register_forward_hook(lambda module, args, output: found.append(output.dtype))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, half_dtype=torch.bfloat16, verbosity=0)
+    before = weights_of(model)
+    backward(model, optimizer)
+    optimizer.step()
+    assert found == [dtype]
+    assert not torch.equal(weights_of(model)[0], before[0])
+
+
 COPIES: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
@@ -278,6 +294,7 @@ def test_what_is_printed(verbosity: int, capsys: pytest.CaptureFixture[str]) -> 
         assert banner == line == ""
         return
     assert "Selected optimization level O2" in banner
+    assert "cast_model_type        : torch.float16\n" in banner
     assert "master_weights         : True" in banner
     assert line == (
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"
