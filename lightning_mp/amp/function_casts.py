@@ -227,7 +227,8 @@ def clear_cast_cache() -> None:
 
 def default_device_type() -> str:
     """Return the accelerator's type of device, the CPU's if there is none."""
-    accelerator = torch.accelerator.current_accelerator()
+    # A build for an accelerator may run where there is none.
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
 
 
