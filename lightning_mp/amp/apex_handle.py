@@ -111,7 +111,7 @@ class AmpHandle:
         return disable_casts()
 
     def _deactivate(self) -> None:
-        if self._region is None or self._thread is None:
+        if self._casts is None or self._region is None or self._thread is None:
             return
         if self._thread is threading.current_thread():
             self._region.__exit__(None, None, None)
@@ -121,6 +121,7 @@ class AmpHandle:
                 "them off in that thread; call the handle's _deactivate() there"
             )
         else:
+            self._casts.abandon()
             _OF_DEAD_THREADS.append(self._region)
         self._region = None
 
