@@ -125,6 +125,8 @@ class AmpPrecision(EnginePlugin, Precision):
         self._skips_schedulers = skip_scheduler_on_overflow
         self._model: nn.Module | None = None
         self._outputs: RaisedOutputs | None = None
+        # Optimizers without a step since the last backward of a scaled loss.
+        self._awaiting_step: set[Optimizer] = set()
 
     @override
     def main_params(self, optimizer: Optimizer) -> Iterator[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -192,6 +194,7 @@ class AmpPrecision(EnginePlugin, Precision):
         scaled = self.engine.scale_loss(
             tensor, loss_id=self._loss_id, is_synchronising=is_synchronising
         )
+        self._awaiting_step.update(self.engine.steps)
         return super().pre_backward(scaled, module)
 
     @override
@@ -224,7 +227,9 @@ class AmpPrecision(EnginePlugin, Precision):
             optimizer: An optimizer of the fitted module.
             rule: What to clip by.
         """
-        self.engine.step_of(bare_optimizer(optimizer)).clip(rule)
+        bare = bare_optimizer(optimizer)
+        self._require_scaled(bare)
+        self.engine.step_of(bare).clip(rule)
 
     @override
     def optimizer_step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -242,8 +247,10 @@ class AmpPrecision(EnginePlugin, Precision):
         else:
             # None if training_step skipped the batch; gradients of earlier micro-batches count.
             result = closure()
+            self._require_scaled(optimizer)
             step.step(hooks, is_looked=bool(gradient_readers(model)), **kwargs)
         self.engine.after_step(optimizer, num_steps=num_steps)
+        self._awaiting_step.discard(optimizer)
         return result
 
     # ---------------------------------------------------------------------------------- checkpoint
@@ -266,7 +273,25 @@ class AmpPrecision(EnginePlugin, Precision):
         if self._outputs is not None:
             self._outputs.remove()
             self._outputs = None
+        self._awaiting_step.clear()
         self.engine.restore()
+
+    def _require_scaled(self, optimizer: Optimizer) -> None:
+        """Refuse gradients that would be divided by a loss scale they do not have."""
+        # Of several losses each backward leaves its gradients unscaled.
+        is_scaled = len(self.engine.scalers) == 1 and not self.engine.scaler.is_identity
+        if not is_scaled or optimizer in self._awaiting_step:
+            return
+        # In automatic optimisation Lightning calls the backward, but for a pass that wants none.
+        if self._model is None or _lightning_module(self._model).automatic_optimization:
+            return
+        parameters = self.engine.step_of(optimizer).swap.parameters
+        if any(parameter.grad is not None for parameter in parameters):
+            raise RuntimeError(
+                f"gradients of {type(optimizer).__name__} = not those of a scaled loss; allowed: "
+                "one backward or more by self.manual_backward(loss) before each step. Call it in "
+                "place of loss.backward()"
+            )
 
     def _agree(self) -> None:
         if self._model is not None:

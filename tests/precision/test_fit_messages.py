@@ -48,6 +48,53 @@ def test_a_step_that_goes_round_the_plugin_is_refused(tmp_path, how):
     assert is_equal(weights(module), before)
 
 
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_gradients_of_a_loss_that_was_not_scaled_are_refused(tmp_path, level, clips):
+    class Manual(SmallModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            loss = F.mse_loss(self.net(batch[0]), batch[1])
+            optimizer = self.optimizers()
+            if batch_idx == 0:
+                self.manual_backward(loss)
+            else:
+                self.before = weights(self)
+                loss.backward()
+            if clips:
+                self.clip_gradients(optimizer, gradient_clip_val=1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    module = Manual()
+    plugin = make_plugin(level, loss_scale=128.0)
+    with pytest.raises(RuntimeError, match=r"those of a scaled loss; .*self\.manual_backward"):
+        fit(tmp_path, plugin, module)
+    assert plugin.skipped_steps == 0
+    assert is_equal(weights(module), module.before)
+
+
+@pytest.mark.parametrize("level", ["O1-bf16", "O2-bf16"])
+def test_without_a_loss_scale_any_backward_will_do(tmp_path, level):
+    class Manual(SmallModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            self.optimizers().zero_grad()
+            F.mse_loss(self.net(batch[0]), batch[1]).backward()
+            self.optimizers().step()
+
+    module = Manual()
+    before = weights(module)
+    fit(tmp_path, level, module)
+    assert not is_equal(weights(module), before)
+
+
 def test_start_up_table(tmp_path, caplog):
     import logging
 
