@@ -34,7 +34,7 @@ def test_the_library_is_built_where_a_compiler_is():
 def test_the_library_is_built_of_these_sources(repo_root: Path):
     library, _ = load_native_library()
     assert library is not None
-    assert library.SOURCE_DIGEST == digest(repo_root, "o1"), BUILD
+    assert digest(repo_root, "o1") == library.SOURCE_DIGEST, BUILD
 
 
 @needs_compiler
