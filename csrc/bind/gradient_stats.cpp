@@ -1,48 +1,29 @@
-// lightning_mp::gradient_stats_
+#include "bind/gradient_stats.h"
+
 #include <torch/csrc/stable/library.h>
 
 #include "bind/cpu_calls.h"
-#include "bind/layouts.h"
 #include "cpu/norm.h"
 #include "functors/norm.h"
 
 namespace lightning_mp::bind {
 namespace {
 
-constexpr const char* kOp = "gradient_stats_";
-
-void gradient_stats_cpu(Tensors gradients, std::optional<Tensor> inv_scale,
-                        std::optional<double> max_norm, Tensor norm, Tensor factor,
-                        Tensor found_inf) {
-  const ListInfos infos = check_lists(kOp, {{"gradients", gradients, kFloating}});
-  check_scalars(kOp, infos,
-                {{"norm", &norm},
-                 {"factor", &factor},
-                 {"found_inf", &found_inf},
-                 {"inv_scale", pointer_to(inv_scale)}});
-  check_positive(kOp, "max_norm", max_norm);
-  Layouts layouts;
-  RowTable table;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    TensorRow row = {};
-    row.numel = infos[0][i].numel;
-    layouts.place(row, kGradient, gradients[i], infos[0][i], infos[0][i], true, false);
-    table.add(row);
-  }
+void run_on_cpu(const GradientStatsCall& call) {
   const cpu::SumsOfSquares sums =
-      cpu::sums_of_squares(table, kGradient, cpu::active_isa(), torch_parallel_for());
+      cpu::sums_of_squares(call.table, kGradient, cpu::active_isa(), torch_parallel_for());
   const NormAndFactor result =
-      norm_and_factor(sums.total, value_or(pointer_to(inv_scale), 1.0f), max_norm.has_value(),
-                      static_cast<float>(max_norm.value_or(0.0)));
-  *norm.mutable_data_ptr<float>() = result.norm;
-  *factor.mutable_data_ptr<float>() = result.factor;
-  if (sums.has_inf) *found_inf.mutable_data_ptr<float>() = 1.0f;
+      norm_and_factor(sums.total, value_or(call.inv_scale, 1.0f), call.max_norm.has_value(),
+                      static_cast<float>(call.max_norm.value_or(0.0)));
+  *call.norm.mutable_data_ptr<float>() = result.norm;
+  *call.factor.mutable_data_ptr<float>() = result.factor;
+  if (sums.has_inf) *call.found_inf.mutable_data_ptr<float>() = 1.0f;
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(lightning_mp, CPU, library) {
-  library.impl("gradient_stats_", TORCH_BOX(&gradient_stats_cpu));
+  library.impl("gradient_stats_", TORCH_BOX(&gradient_stats<run_on_cpu>));
 }
 
 }  // namespace lightning_mp::bind

@@ -1,51 +1,23 @@
-// lightning_mp::sgd_step_
+#include "bind/sgd_step.h"
+
 #include <torch/csrc/stable/library.h>
 
 #include "bind/cpu_calls.h"
-#include "bind/step_rows.h"
 #include "cpu/steps.h"
 
 namespace lightning_mp::bind {
 namespace {
 
-constexpr const char* kOp = "sgd_step_";
-
-void sgd_step_cpu(Tensors gradients, Tensors weights, Tensors copies, Tensors momentum_buffers,
-                  std::optional<Tensor> factor, std::optional<Tensor> found_inf,
-                  std::optional<Tensor> lr_tensor, double lr, double momentum, double dampening,
-                  double weight_decay, bool nesterov, bool maximize, bool is_first,
-                  std::optional<double> clip_value, bool zero_gradients, bool adopt) {
-  std::vector<StateList> states;
-  if (momentum != 0.0 || !momentum_buffers.empty()) {
-    states.push_back({"momentum_buffers", momentum_buffers});
-  }
-  const StepArguments arguments = {kOp,
-                                   gradients,
-                                   weights,
-                                   copies,
-                                   states,
-                                   pointer_to(factor),
-                                   pointer_to(found_inf),
-                                   pointer_to(lr_tensor),
-                                   lr,
-                                   clip_value,
-                                   {zero_gradients, adopt}};
-  const ListInfos infos = check_step(arguments);
-  check_range(kOp, "momentum", momentum);
-  check_range(kOp, "weight_decay", weight_decay);
-  if (is_skipped(arguments)) return;
-  Layouts layouts;
-  const RowTable table = step_rows(arguments, infos, layouts);
-  const SgdParameters parameters = {momentum, dampening, weight_decay,         nesterov,
-                                    maximize, is_first,  clip_bound(arguments)};
-  cpu::sgd_step(table, parameters, step_context(arguments));
-  layouts.write_back();
+bool run_on_cpu(const SgdCall& call) {
+  if (is_skipped(call.arguments)) return false;
+  cpu::sgd_step(call.table, call.parameters, step_context(call.arguments));
+  return true;
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(lightning_mp, CPU, library) {
-  library.impl("sgd_step_", TORCH_BOX(&sgd_step_cpu));
+  library.impl("sgd_step_", TORCH_BOX(&sgd_step<run_on_cpu>));
 }
 
 }  // namespace lightning_mp::bind

@@ -52,7 +52,9 @@ RowTable step_rows(const StepArguments& arguments, const ListInfos& infos, Layou
     layouts.place(row, kGradient, arguments.gradients[i], infos[kGradients][i], pivot, true,
                   arguments.options.zero_gradients);
     if (infos[kCopies][i].numel > 0) {
-      const bool is_read = pivot.dtype == DType::kInt16 || arguments.options.adopt;
+      // A step that may turn out to change nothing has to write back what was there.
+      const bool is_read = pivot.dtype == DType::kInt16 || arguments.options.adopt ||
+                           arguments.found_inf != nullptr;
       layouts.place(row, kCopy, arguments.copies[i], infos[kCopies][i], pivot, is_read, true);
     }
     for (size_t k = 0; k < arguments.states.size(); ++k) {
