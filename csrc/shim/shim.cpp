@@ -25,6 +25,7 @@ enum Order { kForward = 0, kBackward = 1, kShuffled = 2 };
 struct Settings {
   int order = kForward;
   unsigned max_grid = 0;
+  unsigned first_block = 0;
   bool is_capturing = false;
   std::mt19937 random;
   std::string launches;
@@ -110,6 +111,7 @@ void launch(const char* kernel, unsigned grid, unsigned threads,
   gridDim.x = grid;
   blockDim.x = threads;
   for (const unsigned index : ordered(grid)) {
+    if (index < settings.first_block && grid > 1) continue;
     blockIdx.x = index;
     start_fibers(block);
     while (run_to_barriers(block)) {
@@ -148,6 +150,8 @@ void shim_set_order(int order, unsigned seed) {
 }
 
 void shim_set_max_grid(unsigned max_grid) { settings.max_grid = max_grid; }
+
+void shim_set_first_block(unsigned first_block) { settings.first_block = first_block; }
 
 void shim_set_capturing(int is_capturing) { settings.is_capturing = is_capturing != 0; }
 
