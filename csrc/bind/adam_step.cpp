@@ -10,50 +10,55 @@ namespace {
 
 constexpr const char* kOp = "adam_step_";
 
-void check_adam(const StepArguments& arguments, const ListInfos& infos, const Tensors& steps,
-                const AdamParameters& parameters) {
-  check_length(kOp, {"steps", steps, {}}, {"weights", arguments.weights, {}});
-  std::vector<DeviceScalar> counters;
-  counters.reserve(steps.size());
-  for (size_t i = 0; i < steps.size(); ++i) {
-    counters.push_back({"steps[" + std::to_string(i) + "]", &steps[i]});
-  }
-  check_scalars(kOp, infos, counters);
+void check_adam(const AdamParameters& parameters) {
   check_range(kOp, "beta1", parameters.beta1, 0.0, 1.0);
   check_range(kOp, "beta2", parameters.beta2, 0.0, 1.0);
   check_range(kOp, "eps", parameters.eps);
   check_range(kOp, "weight_decay", parameters.weight_decay);
 }
 
-void adam_step_cpu(Tensors gradients, Tensors weights, Tensors copies, Tensors exp_avgs,
-                   Tensors exp_avg_sqs, Tensors steps, std::optional<Tensor> factor,
-                   std::optional<Tensor> found_inf, std::optional<Tensor> lr_tensor, double lr,
-                   double beta1, double beta2, double eps, double weight_decay, bool decoupled,
-                   bool maximize, std::optional<double> clip_value, bool zero_gradients,
-                   bool adopt) {
+std::vector<float*> counters_of(const TensorHandles& steps, const TensorHandles& weights) {
+  check_length(kOp, "steps", steps, "weights", weights.size());
+  ScalarChecks scalars(kOp, weights);
+  std::vector<float*> counters(steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    scalars.check("steps[" + std::to_string(i) + "]", steps[i]);
+    void* data;
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(steps[i], &data));
+    counters[i] = static_cast<float*>(data);
+  }
+  return counters;
+}
+
+void adam_step_cpu(StableListHandle gradient_list, StableListHandle weight_list,
+                   StableListHandle copy_list, StableListHandle exp_avg_list,
+                   StableListHandle exp_avg_sq_list, StableListHandle step_list,
+                   std::optional<Tensor> factor, std::optional<Tensor> found_inf,
+                   std::optional<Tensor> lr_tensor, double lr, double beta1, double beta2,
+                   double eps, double weight_decay, bool decoupled, bool maximize,
+                   std::optional<double> clip_value, bool zero_gradients, bool adopt) {
+  const TensorHandles gradients(gradient_list), weights(weight_list), copies(copy_list),
+      exp_avgs(exp_avg_list), exp_avg_sqs(exp_avg_sq_list), steps(step_list);
   const StepArguments arguments = {kOp,
                                    gradients,
                                    weights,
                                    copies,
                                    {{"exp_avgs", exp_avgs}, {"exp_avg_sqs", exp_avg_sqs}},
-                                   pointer_to(factor),
-                                   pointer_to(found_inf),
-                                   pointer_to(lr_tensor),
+                                   factor,
+                                   found_inf,
+                                   lr_tensor,
                                    lr,
                                    clip_value,
                                    {zero_gradients, adopt}};
-  const ListInfos infos = check_step(arguments);
   const AdamParameters parameters = {
       beta1, beta2, eps, weight_decay, decoupled, maximize, clip_bound(arguments)};
-  check_adam(arguments, infos, steps, parameters);
+  check_adam(parameters);
+  const std::vector<float*> counters = counters_of(steps, weights);
+  StandIns stand_ins;
+  const RowTable table = step_rows(arguments, stand_ins);
   if (is_skipped(arguments)) return;
-  Layouts layouts;
-  const RowTable table = step_rows(arguments, infos, layouts);
-  std::vector<float*> counters;
-  counters.reserve(steps.size());
-  for (const Tensor& step : steps) counters.push_back(step.mutable_data_ptr<float>());
   cpu::adam_step(table, counters, parameters, step_context(arguments));
-  layouts.write_back();
+  stand_ins.write_back();
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // lightning_mp::gradient_stats_
 #include <torch/csrc/stable/library.h>
 
+#include "bind/checks.h"
 #include "bind/cpu_calls.h"
-#include "bind/layouts.h"
+#include "bind/rows.h"
 #include "cpu/norm.h"
 #include "functors/norm.h"
 
@@ -11,28 +12,23 @@ namespace {
 
 constexpr const char* kOp = "gradient_stats_";
 
-void gradient_stats_cpu(Tensors gradients, std::optional<Tensor> inv_scale,
+void gradient_stats_cpu(StableListHandle gradient_list, std::optional<Tensor> inv_scale,
                         std::optional<double> max_norm, Tensor norm, Tensor factor,
                         Tensor found_inf) {
-  const ListInfos infos = check_lists(kOp, {{"gradients", gradients, kFloating}});
-  check_scalars(kOp, infos,
-                {{"norm", &norm},
-                 {"factor", &factor},
-                 {"found_inf", &found_inf},
-                 {"inv_scale", pointer_to(inv_scale)}});
+  const TensorHandles gradients(gradient_list);
+  ScalarChecks scalars(kOp, gradients);
+  scalars.check("norm", norm);
+  scalars.check("factor", factor);
+  scalars.check("found_inf", found_inf);
+  scalars.check("inv_scale", inv_scale);
   check_positive(kOp, "max_norm", max_norm);
-  Layouts layouts;
-  RowTable table;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    TensorRow row = {};
-    row.numel = infos[0][i].numel;
-    layouts.place(row, kGradient, gradients[i], infos[0][i], infos[0][i], true, false);
-    table.add(row);
-  }
+  StandIns stand_ins;
+  const RowTable table =
+      make_rows(kOp, {{"gradients", gradients, kGradient, kFloating}}, stand_ins);
   const cpu::SumsOfSquares sums =
       cpu::sums_of_squares(table, kGradient, cpu::active_isa(), torch_parallel_for());
   const NormAndFactor result =
-      norm_and_factor(sums.total, value_or(pointer_to(inv_scale), 1.0f), max_norm.has_value(),
+      norm_and_factor(sums.total, value_or(inv_scale, 1.0f), max_norm.has_value(),
                       static_cast<float>(max_norm.value_or(0.0)));
   *norm.mutable_data_ptr<float>() = result.norm;
   *factor.mutable_data_ptr<float>() = result.factor;

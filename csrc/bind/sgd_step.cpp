@@ -10,13 +10,16 @@ namespace {
 
 constexpr const char* kOp = "sgd_step_";
 
-void sgd_step_cpu(Tensors gradients, Tensors weights, Tensors copies, Tensors momentum_buffers,
+void sgd_step_cpu(StableListHandle gradient_list, StableListHandle weight_list,
+                  StableListHandle copy_list, StableListHandle momentum_buffer_list,
                   std::optional<Tensor> factor, std::optional<Tensor> found_inf,
                   std::optional<Tensor> lr_tensor, double lr, double momentum, double dampening,
                   double weight_decay, bool nesterov, bool maximize, bool is_first,
                   std::optional<double> clip_value, bool zero_gradients, bool adopt) {
+  const TensorHandles gradients(gradient_list), weights(weight_list), copies(copy_list),
+      momentum_buffers(momentum_buffer_list);
   std::vector<StateList> states;
-  if (momentum != 0.0 || !momentum_buffers.empty()) {
+  if (momentum != 0.0 || momentum_buffers.size() > 0) {
     states.push_back({"momentum_buffers", momentum_buffers});
   }
   const StepArguments arguments = {kOp,
@@ -24,22 +27,21 @@ void sgd_step_cpu(Tensors gradients, Tensors weights, Tensors copies, Tensors mo
                                    weights,
                                    copies,
                                    states,
-                                   pointer_to(factor),
-                                   pointer_to(found_inf),
-                                   pointer_to(lr_tensor),
+                                   factor,
+                                   found_inf,
+                                   lr_tensor,
                                    lr,
                                    clip_value,
                                    {zero_gradients, adopt}};
-  const ListInfos infos = check_step(arguments);
   check_range(kOp, "momentum", momentum);
   check_range(kOp, "weight_decay", weight_decay);
+  StandIns stand_ins;
+  const RowTable table = step_rows(arguments, stand_ins);
   if (is_skipped(arguments)) return;
-  Layouts layouts;
-  const RowTable table = step_rows(arguments, infos, layouts);
   const SgdParameters parameters = {momentum, dampening, weight_decay,         nesterov,
                                     maximize, is_first,  clip_bound(arguments)};
   cpu::sgd_step(table, parameters, step_context(arguments));
-  layouts.write_back();
+  stand_ins.write_back();
 }
 
 }  // namespace
