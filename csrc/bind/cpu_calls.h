@@ -3,22 +3,22 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <optional>
+
 #include "bind/step_rows.h"
 #include "cpu/steps.h"
 
 namespace lightning_mp::bind {
 
-inline void torch_parallel(int64_t count, int64_t grain,
-                           const std::function<void(int64_t, int64_t)>& body) {
-  torch::stable::parallel_for(0, count, grain, body);
-}
-
 inline const cpu::ParallelFor& torch_parallel_for() {
-  static const cpu::ParallelFor parallel_for = torch_parallel;
+  static const cpu::ParallelFor parallel_for =
+      [](int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+        torch::stable::parallel_for(0, count, grain, body);
+      };
   return parallel_for;
 }
 
-inline float value_or(const Tensor* scalar, float otherwise) {
+inline float value_or(const std::optional<Tensor>& scalar, float otherwise) {
   return scalar ? *scalar->const_data_ptr<float>() : otherwise;
 }
 

@@ -13,8 +13,8 @@ CudaCall::CudaCall(const char* op, const Tensor& tensor)
 }
 
 void CudaCall::check(int error) const {
-  STD_TORCH_CHECK(error == 0, "lightning_mp::", op_, ": a kernel did not start: ",
-                  cuda::error_text(error));
+  STD_TORCH_CHECK(error == 0, "lightning_mp::", op_,
+                  ": a kernel did not start: ", cuda::error_text(error));
 }
 
 Tensor CudaCall::allocate(int64_t numel, torch::headeronly::ScalarType type) const {

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "bind/tensor_info.h"
+#include "bind/tensor_handles.h"
 #include "cuda/launch.h"
 
 namespace lightning_mp::bind {
@@ -33,7 +33,6 @@ class CudaCall {
   int32_t device_index_;
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
   cuda::StreamHandle stream_ = nullptr;
-
 };
 
 }  // namespace lightning_mp::bind

@@ -9,8 +9,8 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-const float* data_or_null(const Tensor* scalar) {
-  return scalar == nullptr ? nullptr : scalar->const_data_ptr<float>();
+const float* data_or_null(const std::optional<Tensor>& scalar) {
+  return scalar ? scalar->const_data_ptr<float>() : nullptr;
 }
 
 cuda::StepScalars step_scalars(const StepArguments& arguments) {
@@ -38,7 +38,7 @@ void run_on_cuda(const GradientStatsCall& call) {
 
 bool run_on_cuda(const AdamCall& call) {
   if (call.table.rows.empty()) return false;
-  const CudaCall cuda_call(call.arguments.op, call.arguments.weights[0]);
+  const CudaCall cuda_call(call.arguments.op, tensor_of(call.arguments.weights[0]));
   const UploadedTable uploaded = upload_rows(call.table, cuda::kChunk, call.steps, cuda_call);
   const int64_t num_rows = uploaded.table.num_rows;
   const int64_t num_bytes = num_rows * static_cast<int64_t>(sizeof(AdamScalars));
@@ -54,7 +54,7 @@ bool run_on_cuda(const AdamCall& call) {
 
 bool run_on_cuda(const SgdCall& call) {
   if (call.table.rows.empty()) return false;
-  const CudaCall cuda_call(call.arguments.op, call.arguments.weights[0]);
+  const CudaCall cuda_call(call.arguments.op, tensor_of(call.arguments.weights[0]));
   const UploadedTable uploaded = upload_rows(call.table, cuda::kChunk, {}, cuda_call);
   cuda_call.check(cuda::sgd_step(uploaded.table, call.parameters, step_scalars(call.arguments),
                                  call.arguments.options, cuda_call.stream()));

@@ -4,8 +4,8 @@
 #include <torch/headeronly/util/shim_utils.h>
 
 // In libtorch_cuda alone: a weak symbol, so that the library loads with a torch without CUDA too.
-extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(
-    int32_t device_index, void** ret_stream);
+extern "C" __attribute__((weak)) AOTITorchError
+aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
 
 namespace lightning_mp::bind {
 

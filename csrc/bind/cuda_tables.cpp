@@ -106,8 +106,8 @@ UploadedTable upload_rows(const RowTable& rows, int64_t chunk_size,
   const auto* start = static_cast<uint64_t*>(memory.mutable_data_ptr());
   const auto* first_chunks = reinterpret_cast<const int64_t*>(start + kRowWords * num_rows);
   return {memory,
-          {reinterpret_cast<const TensorRow*>(start), first_chunks,
-           static_cast<int64_t>(num_rows), num_chunks},
+          {reinterpret_cast<const TensorRow*>(start), first_chunks, static_cast<int64_t>(num_rows),
+           num_chunks},
           reinterpret_cast<float* const*>(first_chunks + num_rows)};
 }
 

@@ -5,40 +5,34 @@
 #include <vector>
 
 #include "bind/checks.h"
-#include "bind/layouts.h"
+#include "bind/rows.h"
 #include "common/parameters.h"
-#include "common/row_table.h"
 
 namespace lightning_mp::bind {
-
-using Tensors = std::vector<Tensor>;
 
 // States of an optimizer, one tensor per weight.
 struct StateList {
   const char* name;
-  const Tensors& tensors;
+  const TensorHandles& tensors;
 };
 
 struct StepArguments {
   const char* op;
-  const Tensors& gradients;
-  const Tensors& weights;
-  const Tensors& copies;
+  const TensorHandles& gradients;
+  const TensorHandles& weights;
+  const TensorHandles& copies;
   std::vector<StateList> states;
-  // Null for what was not given.
-  const Tensor* factor;
-  const Tensor* found_inf;
-  const Tensor* lr_tensor;
+  const std::optional<Tensor>& factor;
+  const std::optional<Tensor>& found_inf;
+  const std::optional<Tensor>& lr_tensor;
   double lr;
   std::optional<double> clip_value;
   StepOptions options;
 };
 
-// Throws for what does not fit; reads only metadata.
-ListInfos check_step(const StepArguments& arguments);
-
-// The table of the rows; `layouts` has to live until the step is done, and to write back then.
-RowTable step_rows(const StepArguments& arguments, const ListInfos& infos, Layouts& layouts);
+// Throws for what does not fit, with nothing written. `stand_ins` has to live until the step is
+// done, and to write back then.
+RowTable step_rows(const StepArguments& arguments, StandIns& stand_ins);
 
 // Infinity for none.
 float clip_bound(const StepArguments& arguments);

@@ -1,13 +1,12 @@
 #include "bind/tensor_info.h"
 
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace lightning_mp::bind {
 namespace {
-
-using torch::headeronly::ScalarType;
 
 DType dtype_of(int32_t code) {
   // Numbers that only torch knows; they do not change while a process lives.
@@ -24,30 +23,36 @@ DType dtype_of(int32_t code) {
                             : DType::kNone;
 }
 
+int32_t dtype_code(AtenTensorHandle tensor) {
+  int32_t code;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &code));
+  return code;
+}
+
 }  // namespace
 
-TensorInfo info_of(const Tensor& tensor) {
+TensorInfo info_of(AtenTensorHandle tensor) {
+  static const int32_t cpu = aoti_torch_device_type_cpu();
   TensorInfo info;
-  int32_t code;
   int64_t* sizes;
   int64_t* strides;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor.get(), &info.numel));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &info.dim));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &info.device_type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &info.device_index));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor, &info.numel));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor, &info.dim));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor, &sizes));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor, &strides));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor, &info.device_type));
+  info.device_index = 0;
+  if (info.device_type != cpu) {
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor, &info.device_index));
+  }
   info.sizes = sizes;
   info.strides = strides;
-  info.dtype = dtype_of(code);
+  info.dtype = dtype_of(dtype_code(tensor));
   return info;
 }
 
 bool has_same_device(const TensorInfo& a, const TensorInfo& b) {
-  // A CPU has no index: some tensors say -1, some 0.
-  return a.device_type == b.device_type &&
-         (a.device_type == aoti_torch_device_type_cpu() || a.device_index == b.device_index);
+  return a.device_type == b.device_type && a.device_index == b.device_index;
 }
 
 bool has_same_sizes(const TensorInfo& a, const TensorInfo& b) {
@@ -62,15 +67,16 @@ bool has_same_strides(const TensorInfo& a, const TensorInfo& b) {
 }
 
 bool is_dense(const TensorInfo& info) {
+  if (info.numel == 0) return true;
+  // Contiguous tensors are common and need no memory here.
   int64_t expected = 1;
   int64_t i = info.dim;
-  // Contiguous tensors are common and need no memory here.
   for (; i > 0; --i) {
     if (info.sizes[i - 1] == 1) continue;
     if (info.strides[i - 1] != expected) break;
     expected *= info.sizes[i - 1];
   }
-  if (i == 0 || info.numel == 0) return true;
+  if (i == 0) return true;
   std::vector<int64_t> order;
   for (int64_t k = 0; k < info.dim; ++k) {
     if (info.sizes[k] > 1) order.push_back(k);
@@ -92,27 +98,14 @@ bool has_repeats(const TensorInfo& info) {
   return false;
 }
 
-std::string dtype_name(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case ScalarType::Double:
-      return "float64";
-    case ScalarType::Float:
-      return "float32";
-    case ScalarType::BFloat16:
-      return "bfloat16";
-    case ScalarType::Half:
-      return "float16";
-    case ScalarType::Long:
-      return "int64";
-    case ScalarType::Int:
-      return "int32";
-    case ScalarType::Short:
-      return "int16";
-    case ScalarType::Bool:
-      return "bool";
-    default:
-      return torch::headeronly::toString(tensor.scalar_type());
-  }
+std::string dtype_name(AtenTensorHandle tensor) {
+  const int32_t code = dtype_code(tensor);
+  const DType dtype = dtype_of(code);
+  if (dtype != DType::kNone) return dtype_name(dtype);
+  if (code == aoti_torch_dtype_float64()) return "float64";
+  if (code == aoti_torch_dtype_int64()) return "int64";
+  if (code == aoti_torch_dtype_bool()) return "bool";
+  return "of dtype number " + std::to_string(code);
 }
 
 std::string dtype_name(DType dtype) {
@@ -135,9 +128,9 @@ std::string dtype_name(DType dtype) {
 
 std::string device_name(const TensorInfo& info) {
   if (info.device_type == aoti_torch_device_type_cpu()) return "cpu";
+  if (info.device_type == aoti_torch_device_type_meta()) return "meta";
   const std::string index = ":" + std::to_string(info.device_index);
   if (info.device_type == aoti_torch_device_type_cuda()) return "cuda" + index;
-  if (info.device_type == aoti_torch_device_type_meta()) return "meta";
   return "device type " + std::to_string(info.device_type) + index;
 }
 

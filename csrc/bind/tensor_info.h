@@ -2,16 +2,13 @@
 #pragma once
 
 #include <stdint.h>
-#include <torch/csrc/stable/tensor.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include <string>
-#include <vector>
 
 #include "common/dtype.h"
 
 namespace lightning_mp::bind {
-
-using torch::stable::Tensor;
 
 struct TensorInfo {
   int64_t numel;
@@ -21,10 +18,11 @@ struct TensorInfo {
   // kNone for a type that no kernel knows.
   DType dtype;
   int32_t device_type;
+  // 0 for the CPU.
   int32_t device_index;
 };
 
-TensorInfo info_of(const Tensor& tensor);
+TensorInfo info_of(AtenTensorHandle tensor);
 
 bool has_same_device(const TensorInfo& a, const TensorInfo& b);
 
@@ -41,7 +39,7 @@ bool is_dense(const TensorInfo& info);
 bool has_repeats(const TensorInfo& info);
 
 // As Python shows them: "float32", "cuda:0", "[2, 3]".
-std::string dtype_name(const Tensor& tensor);
+std::string dtype_name(AtenTensorHandle tensor);
 std::string dtype_name(DType dtype);
 std::string device_name(const TensorInfo& info);
 std::string shape_text(const TensorInfo& info);

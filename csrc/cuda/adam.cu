@@ -8,8 +8,8 @@ int prepare_adam(float* const* steps, int64_t num_rows, const AdamParameters& pa
                  const StepScalars& inputs, AdamScalars* scalars, StreamHandle stream) {
   if (num_rows == 0) return 0;
   LAUNCH(prepare_adam_kernel, grid_for((num_rows + kStepThreads - 1) / kStepThreads), kStepThreads,
-         stream_of(stream), steps, num_rows, parameters, inputs.lr, inputs.lr_tensor,
-         inputs.factor, inputs.found_inf, scalars);
+         stream_of(stream), steps, num_rows, parameters, inputs.lr, inputs.lr_tensor, inputs.factor,
+         inputs.found_inf, scalars);
   return last_error();
 }
 

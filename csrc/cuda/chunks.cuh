@@ -1,8 +1,8 @@
 // The chunks of a table of rows.
 #pragma once
 
-#include "cuda/platform.cuh"
 #include "cuda/device_table.h"
+#include "cuda/platform.cuh"
 #include "cuda/vectors.cuh"
 
 namespace lightning_mp::cuda {
@@ -39,8 +39,7 @@ HOST_DEVICE int num_packed(const Chunk& chunk, bool is_aligned_row) {
 
 // Calls function(i) for the packs of a chunk, which start at element i of the row.
 template <class Function>
-HOST_DEVICE void for_each_eight(const Chunk& chunk, bool is_aligned_row,
-                                const Function& function) {
+HOST_DEVICE void for_each_eight(const Chunk& chunk, bool is_aligned_row, const Function& function) {
   const int stride = static_cast<int>(blockDim.x) * kWidth;
   const int end = num_packed(chunk, is_aligned_row);
   for (int i = static_cast<int>(threadIdx.x) * kWidth; i < end; i += stride) {

@@ -4,7 +4,8 @@
 
 namespace lightning_mp::cuda {
 
-int scale_copy(const DeviceTable& table, const float* scale, float* found_inf, StreamHandle stream) {
+int scale_copy(const DeviceTable& table, const float* scale, float* found_inf,
+               StreamHandle stream) {
   if (table.num_chunks == 0) return 0;
   const ScaleMap map = {scale};
   LAUNCH(map_kernel<ScaleMap>, grid_for(table.num_chunks), kMapThreads, stream_of(stream), table,

@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(kMapThreads)
     map_kernel(DeviceTable table, Map map, float* found_inf) {
   for (int64_t index = blockIdx.x; index < table.num_chunks; index += gridDim.x) {
     const Chunk chunk = find_chunk(table, index, kChunk);
-    const TensorRow& row = table.rows[chunk.row];
+    const TensorRow row = table.rows[chunk.row];
     // Every thread that finds something writes the same.
     const bool is_aligned_row = is_aligned_map(row);
     for_each_eight(chunk, is_aligned_row, [&](int64_t i) {
@@ -151,7 +151,7 @@ template <bool kIsJoin>
 static __global__ void __launch_bounds__(kMapThreads) split_kernel(DeviceTable table) {
   for (int64_t index = blockIdx.x; index < table.num_chunks; index += gridDim.x) {
     const Chunk chunk = find_chunk(table, index, kChunk);
-    const TensorRow& row = table.rows[chunk.row];
+    const TensorRow row = table.rows[chunk.row];
     const SplitPointers at = {static_cast<float*>(row.tensors[kWhole]),
                               static_cast<BFloat16*>(row.tensors[kHalf]),
                               static_cast<uint16_t*>(row.tensors[kRemainder])};

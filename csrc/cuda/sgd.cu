@@ -13,8 +13,8 @@ int sgd_step(const DeviceTable& table, const SgdParameters& parameters, const St
     LAUNCH(step_kernel<PlainSgdRule>, grid, kStepThreads, stream_of(stream), table, source,
            inputs.found_inf, options);
   } else if (parameters.nesterov) {
-    LAUNCH(step_kernel<MomentumSgdRule<true>>, grid, kStepThreads, stream_of(stream), table,
-           source, inputs.found_inf, options);
+    LAUNCH(step_kernel<MomentumSgdRule<true>>, grid, kStepThreads, stream_of(stream), table, source,
+           inputs.found_inf, options);
   } else {
     LAUNCH(step_kernel<MomentumSgdRule<false>>, grid, kStepThreads, stream_of(stream), table,
            source, inputs.found_inf, options);

@@ -171,8 +171,8 @@ HOST_DEVICE void step_one(const TensorRow& row, const typename Rule::Scalars& sc
     if (Weight::reads_copy(options)) {
       copy = load_one(at<typename Weight::Copy>(row, kCopy, index));
     }
-    weight = Weight::load(load_one(at<typename Weight::Stored>(row, kWeight, index)), copy,
-                          options);
+    weight =
+        Weight::load(load_one(at<typename Weight::Stored>(row, kWeight, index)), copy, options);
   });
   float states[kStateSlots<Rule>];
 #pragma unroll
@@ -223,8 +223,7 @@ HOST_DEVICE void step_chunk(const Chunk& chunk, const TensorRow& row,
       });
     });
   });
-  for_each_one(chunk, is_aligned_row,
-               [&](int64_t i) { step_one<Rule>(row, scalars, options, i); });
+  for_each_one(chunk, is_aligned_row, [&](int64_t i) { step_one<Rule>(row, scalars, options, i); });
 }
 
 template <class Rule>

@@ -15,6 +15,25 @@ struct alignas(16) Line {
   uint32_t words[4];
 };
 
+HOST_DEVICE Line load_line(const Line* from) {
+  const uint4 line = *reinterpret_cast<const uint4*>(from);
+  return Line{{line.x, line.y, line.z, line.w}};
+}
+
+// Global memory only. Written out, as the compiler does not always make one instruction of four
+// words that it computed.
+HOST_DEVICE void store_line(const Line& line, Line* to) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(line.words[0]), "r"(line.words[1]),
+                 "r"(line.words[2]), "r"(line.words[3])
+               : "memory");
+#else
+  *to = line;
+#endif
+}
+
 HOST_DEVICE bool is_aligned(const void* pointer) {
   return (reinterpret_cast<uintptr_t>(pointer) & (sizeof(Line) - 1)) == 0;
 }
@@ -62,8 +81,8 @@ struct Pack {
       lines[k / 4].words[k % 4] = word_of(value);
     } else {
       uint32_t& word = lines[0].words[k / 2];
-      word = k % 2 ? (word & 0xFFFFu) | (word_of(value) << 16)
-                   : (word & 0xFFFF0000u) | word_of(value);
+      word =
+          k % 2 ? (word & 0xFFFFu) | (word_of(value) << 16) : (word & 0xFFFF0000u) | word_of(value);
     }
   }
 
@@ -79,16 +98,17 @@ HOST_DEVICE Pack<T> load_pack(const T* from) {
   Pack<T> pack;
 #pragma unroll
   for (int k = 0; k < Pack<T>::kLines; ++k) {
-    pack.lines[k] = reinterpret_cast<const Line*>(from)[k];
+    pack.lines[k] = load_line(reinterpret_cast<const Line*>(from) + k);
   }
   return pack;
 }
 
 template <class T>
 HOST_DEVICE void store_pack(const Pack<T>& pack, T* to) {
-  ASSUME_GLOBAL(to);
 #pragma unroll
-  for (int k = 0; k < Pack<T>::kLines; ++k) reinterpret_cast<Line*>(to)[k] = pack.lines[k];
+  for (int k = 0; k < Pack<T>::kLines; ++k) {
+    store_line(pack.lines[k], reinterpret_cast<Line*>(to) + k);
+  }
 }
 
 template <class T>

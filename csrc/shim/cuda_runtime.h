@@ -13,6 +13,10 @@
 // Blocks do not overlap, so that one copy serves all of them.
 #define __shared__ static
 
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
 struct ShimIndex {
   unsigned x;
 };
@@ -33,11 +37,10 @@ void launch(const char* kernel, unsigned grid, unsigned threads, const std::func
 }  // namespace lightning_mp::shim
 
 // Arguments are copied, as a launch on a device does.
-#define LAUNCH(kernel, grid, threads, stream, ...)                                    \
-  (static_cast<void>(stream),                                                         \
-   ::lightning_mp::shim::launch(#kernel, static_cast<unsigned>(grid), (threads), [=] { \
-     kernel(__VA_ARGS__);                                                             \
-   }))
+#define LAUNCH(kernel, grid, threads, stream, ...)                               \
+  (static_cast<void>(stream),                                                    \
+   ::lightning_mp::shim::launch(#kernel, static_cast<unsigned>(grid), (threads), \
+                                [=] { kernel(__VA_ARGS__); }))
 
 using cudaStream_t = struct ShimStream*;
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from support.guarded_memory import GuardedMemory
 from support.shim import BACKWARD, FORWARD, SHUFFLED, Shim, assert_same_bits
 from support.shim_steps import (
@@ -20,7 +22,6 @@ from support.shim_steps import (
     sgd,
     step_inputs,
 )
-from torch import Tensor
 
 SOURCES = Path(__file__).parents[2] / "csrc"
 STEPS: Mapping[str, tuple[Callable[..., None], dict[str, Any]]] = {

@@ -6,11 +6,11 @@ from itertools import product
 from typing import Any
 
 import torch
-from support.guarded_memory import GuardedMemory, Place
-from support.shim import assert_same_bits
 from torch import Tensor
 
 from lightning_mp.kernels.reference.split import split_master
+from support.guarded_memory import GuardedMemory, Place
+from support.shim import assert_same_bits
 
 FLOAT, BFLOAT, HALF = torch.float32, torch.bfloat16, torch.float16
 # Ends of packs, of a block's stride, of a chunk; several chunks.
