@@ -13,7 +13,7 @@ CONFIG ?= configs/digits_o2.yaml
 ARGS ?=
 JOBS ?= 2
 
-NATIVE_SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.inc)
+NATIVE_SOURCES := $(foreach suffix,cpp cu cuh h inc,$(wildcard csrc/*/*.$(suffix)))
 PIP_INSTALL = -m pip install --constraint $(CONSTRAINTS)
 # One file runs in one process, so that a fixture of a module is made once.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist loadfile

@@ -1,12 +1,15 @@
 """Build the native libraries; metadata and options live in ``setup.cfg``.
 
 A build without torch or without a C++ compiler, and one that fails, gives a package that works
-without them and says so once. ``LIGHTNING_MP_NO_NATIVE=1`` leaves them out on purpose.
+without them and says so once. ``LIGHTNING_MP_NO_NATIVE=1`` leaves them out on purpose. Kernels for
+NVIDIA GPUs are built where nvcc is and torch was built for the same CUDA; ``LIGHTNING_MP_CUDA=0``
+leaves them out, ``1`` builds them for any torch.
 """
 
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,9 +21,12 @@ from typing import Any
 from setuptools import Extension, setup
 
 NO_NATIVE_VARIABLE = "LIGHTNING_MP_NO_NATIVE"
+CUDA_VARIABLE = "LIGHTNING_MP_CUDA"
 SOURCES = Path("csrc")
 O1_FOLDERS = ("o1",)
-KERNEL_FOLDERS = ("bind", "common", "cpu", "functors")
+KERNEL_FOLDERS = ("bind", "common", "cpu", "cuda", "functors")
+# Files of bind/ that only the kernels for GPUs need.
+CUDA_PREFIX = "cuda_"
 
 # The kernels use torch's stable ABI alone, as it is since this release: 2.10.
 STABLE_ABI = "0x020a000000000000"
@@ -35,6 +41,9 @@ ISA_FLAGS = {
     "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
     "kernels_avx512.cpp": [f"-mavx512{part}" for part in ("f", "bw", "vl", "dq")] + ["-mfma"],
 }
+# GPUs that machine code is made for, as far as nvcc knows them; later ones translate the last.
+ARCHITECTURES = (80, 90, 100)
+NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden"]
 
 
 def without_native(reason: str) -> None:
@@ -74,7 +83,7 @@ def digest(folders: tuple[str, ...]) -> str:
     Returns:
         The hash, as a definition for the compiler.
     """
-    files = sources(folders, {".cpp", ".h", ".inc"})
+    files = sources(folders, {".cpp", ".h", ".inc", ".cu", ".cuh"})
     content = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
     return f'"{content}"'
 
@@ -106,8 +115,57 @@ def kernel_extension() -> Extension:
     return Extension(
         "lightning_mp._C",
         [path.as_posix() for path in sources(KERNEL_FOLDERS, {".cpp"})],
-        depends=[path.as_posix() for path in sources(KERNEL_FOLDERS, {".h", ".inc"})],
+        depends=[
+            path.as_posix() for path in sources(KERNEL_FOLDERS, {".h", ".inc", ".cu", ".cuh"})
+        ],
     )
+
+
+def find_nvcc(cpp_extension: Any) -> str | None:
+    """Find the compiler of kernels for GPUs, and say so if it cannot be used.
+
+    Args:
+        cpp_extension: The module ``torch.utils.cpp_extension``.
+
+    Returns:
+        Its path, or ``None`` where there is none or it does not fit torch.
+    """
+    import torch
+
+    wish = os.environ.get(CUDA_VARIABLE, "")
+    home = cpp_extension.CUDA_HOME
+    nvcc = shutil.which("nvcc", path=Path(home, "bin").as_posix() if home else None)
+    if nvcc is None or wish == "0" or (torch.version.cuda is None and wish != "1"):
+        return None
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)", said)
+    needed = (torch.version.cuda or "").split(".")[0]
+    if wish == "1" or (release and release[1] == needed):
+        return nvcc
+    print(
+        f"warning: lightning_mp is built without kernels for GPUs: {nvcc} is of CUDA "
+        f"{release[1] if release else 'unknown'}, torch of CUDA {needed}; steps on GPUs then run as "
+        "torch operations, which is slower",
+        file=sys.stderr,
+    )
+    return None
+
+
+def gpu_flags(nvcc: str) -> tuple[str, list[str]]:
+    """Say which GPUs are built for.
+
+    Args:
+        nvcc: Path of nvcc.
+
+    Returns:
+        The architectures in words, and the arguments of nvcc.
+    """
+    known = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True).stdout
+    numbers = [number for number in ARCHITECTURES if f"compute_{number}" in known.split()]
+    flags = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers[:-1]]
+    last = numbers[-1]
+    flags.append(f"-gencode=arch=compute_{last},code=[sm_{last},compute_{last}]")
+    return ", ".join(f"sm_{number}" for number in numbers), flags
 
 
 def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Path) -> None:
@@ -122,22 +180,36 @@ def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Pat
     command = shlex.split(compiler)
     includes = [f"-I{SOURCES}", *(f"-isystem{path}" for path in cpp_extension.include_paths())]
     includes.append(f"-DLIGHTNING_MP_SOURCE_DIGEST={digest(KERNEL_FOLDERS)}")
+    nvcc = find_nvcc(cpp_extension)
+    architectures, gencode = gpu_flags(nvcc) if nvcc else ("", [])
+    includes.append(f'-DLIGHTNING_MP_GPU_ARCHITECTURES="{architectures}"')
     is_x86 = platform.machine() in {"x86_64", "AMD64"}
 
     def compile_file(path: Path) -> str:
-        target = objects / path.parent.name / f"{path.stem}.o"
+        target = objects / path.parent.name / f"{path.name}.o"
         target.parent.mkdir(parents=True, exist_ok=True)
-        isa = ISA_FLAGS.get(path.name, []) if is_x86 else []
-        run([*command, *KERNEL_FLAGS, *isa, *includes, "-c", str(path), "-o", str(target)])
+        if path.suffix == ".cu":
+            tool = [str(nvcc), *NVCC_FLAGS, *gencode, f"-I{SOURCES}"]
+        else:
+            isa = ISA_FLAGS.get(path.name, []) if is_x86 else []
+            tool = [*command, *KERNEL_FLAGS, *isa, *includes]
+        run([*tool, "-c", str(path), "-o", str(target)])
         return str(target)
 
+    files = sources(KERNEL_FOLDERS, {".cpp", ".cu"} if nvcc else {".cpp"})
+    if not nvcc:
+        files = [path for path in files if not path.name.startswith(CUDA_PREFIX)]
+    # What takes longest first.
+    files.sort(key=lambda path: path.suffix != ".cu")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled = list(pool.map(compile_file, sources(KERNEL_FOLDERS, {".cpp"})))
+        compiled = list(pool.map(compile_file, files))
     library.parent.mkdir(parents=True, exist_ok=True)
     # libtorch brings in what libtorch_cuda has where there is one; libtorch_cpu alone does not.
-    torch = ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu"]
+    torch = ["--no-as-needed", "-ltorch", "-ltorch_cpu"]
     folders = [f"-L{path}" for path in cpp_extension.library_paths()]
-    run([*command, "-shared", "-o", str(library), *compiled, *folders, *torch])
+    # nvcc adds the CUDA runtime, which is linked statically.
+    linker = [nvcc, "-Xlinker"] if nvcc else [*command, "-Xlinker"]
+    run([*linker, *torch[:1], "-shared", "-o", str(library), *compiled, *folders, *torch[1:]])
 
 
 def run(command: list[str]) -> None:

@@ -9,6 +9,9 @@
 // A hash of the sources that this was built from.
 EXPORTED const char* lightning_mp_source_digest() { return LIGHTNING_MP_SOURCE_DIGEST; }
 
+// The GPUs that kernels were built for, such as "sm_80, sm_90"; empty for none.
+EXPORTED const char* lightning_mp_gpu_architectures() { return LIGHTNING_MP_GPU_ARCHITECTURES; }
+
 // The instruction set in use, or why there is none.
 EXPORTED const char* lightning_mp_isa() {
   try {

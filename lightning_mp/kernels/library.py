@@ -26,12 +26,15 @@ class NativeLibrary(NamedTuple):
         reason: What was loaded, or why nothing was.
         isa: Instruction set of the kernels on the CPU: ``base``, ``avx2`` or ``avx512``.
         source_digest: Hash of the sources that they were built from.
+        gpu_architectures: GPUs that there are kernels for, such as ``sm_80, sm_90``; empty for
+            none.
     """
 
     is_loaded: bool
     reason: str
     isa: str = ""
     source_digest: str = ""
+    gpu_architectures: str = ""
 
 
 @cache
@@ -72,6 +75,7 @@ def load_kernels() -> NativeLibrary:
         reason=f"{_NAME} for torch >= 2.10",
         isa=isa,
         source_digest=_text(library.lightning_mp_source_digest),
+        gpu_architectures=_text(library.lightning_mp_gpu_architectures),
     )
 
 

@@ -18,6 +18,7 @@ FLAGS = [
     *("-ffp-contract=off", "-fno-math-errno"),
     "-DTORCH_TARGET_VERSION=0x020a000000000000",
     '-DLIGHTNING_MP_SOURCE_DIGEST="shim"',
+    '-DLIGHTNING_MP_GPU_ARCHITECTURES=""',
 ]
 # A misaligned access or an index outside an array stops the process.
 SANITIZER = ["-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"]
