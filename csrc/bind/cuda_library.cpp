@@ -2,14 +2,8 @@
 // a GPU yet: tests compile it, look at the machine code and run the kernels on the CPU.
 #include <torch/csrc/stable/library.h>
 
-#include "bind/cuda_steps.h"
-
-namespace lightning_mp::bind {
+#include "bind/cuda_calls.h"
 
 STABLE_TORCH_LIBRARY_IMPL(lightning_mp, CUDA, library) {
-  library.impl("gradient_stats_", TORCH_BOX(&gradient_stats<run_on_cuda>));
-  library.impl("adam_step_", TORCH_BOX(&adam_step<run_on_cuda>));
-  library.impl("sgd_step_", TORCH_BOX(&sgd_step<run_on_cuda>));
+  lightning_mp::bind::register_cuda_calls(library);
 }
-
-}  // namespace lightning_mp::bind

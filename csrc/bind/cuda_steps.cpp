@@ -1,13 +1,10 @@
-#include "bind/cuda_steps.h"
+#include "bind/cuda_calls.h"
 
 #include "bind/cuda_call.h"
 #include "bind/cuda_tables.h"
-#include "functors/norm.h"
 
 namespace lightning_mp::bind {
 namespace {
-
-using torch::headeronly::ScalarType;
 
 const float* data_or_null(const std::optional<Tensor>& scalar) {
   return scalar ? scalar->const_data_ptr<float>() : nullptr;
@@ -20,29 +17,13 @@ cuda::StepScalars step_scalars(const StepArguments& arguments) {
 
 }  // namespace
 
-void run_on_cuda(const GradientStatsCall& call) {
-  const CudaCall cuda_call("gradient_stats_", call.norm);
-  const UploadedTable uploaded = upload_rows(call.table, kNormChunk, {}, cuda_call);
-  const int64_t num_chunks = uploaded.table.num_chunks;
-  const Tensor partials = cuda_call.allocate(num_chunks, ScalarType::Double);
-  auto* sums = static_cast<double*>(partials.mutable_data_ptr());
-  cuda_call.check(cuda::sum_of_squares(uploaded.table, kGradient, sums,
-                                       call.found_inf.mutable_data_ptr<float>(),
-                                       cuda_call.stream()));
-  const cuda::NormRequest request = {data_or_null(call.inv_scale), call.max_norm.has_value(),
-                                     static_cast<float>(call.max_norm.value_or(0.0))};
-  cuda_call.check(cuda::gradient_stats(sums, num_chunks, request,
-                                       call.norm.mutable_data_ptr<float>(),
-                                       call.factor.mutable_data_ptr<float>(), cuda_call.stream()));
-}
-
 bool run_on_cuda(const AdamCall& call) {
   if (call.table.rows.empty()) return false;
   const CudaCall cuda_call(call.arguments.op, tensor_of(call.arguments.weights[0]));
   const UploadedTable uploaded = upload_rows(call.table, cuda::kChunk, call.steps, cuda_call);
   const int64_t num_rows = uploaded.table.num_rows;
   const int64_t num_bytes = num_rows * static_cast<int64_t>(sizeof(AdamScalars));
-  const Tensor memory = cuda_call.allocate(num_bytes, ScalarType::Byte);
+  const Tensor memory = cuda_call.allocate(num_bytes, torch::headeronly::ScalarType::Byte);
   auto* scalars = static_cast<AdamScalars*>(memory.mutable_data_ptr());
   const cuda::StepScalars inputs = step_scalars(call.arguments);
   cuda_call.check(cuda::prepare_adam(uploaded.steps, num_rows, call.parameters, inputs, scalars,

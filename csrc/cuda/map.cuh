@@ -49,7 +49,7 @@ HOST_DEVICE void store_eight(const float (&values)[kWidth], const TensorRow& row
   });
 }
 
-// Whether the results are finite.
+// Whether the inputs are finite.
 template <class Map>
 HOST_DEVICE bool map_eight(const TensorRow& row, int64_t index, const Map& map) {
   float inputs[Map::kNumInputs][kWidth];
@@ -63,9 +63,11 @@ HOST_DEVICE bool map_eight(const TensorRow& row, int64_t index, const Map& map) 
   for (int k = 0; k < kWidth; ++k) {
     float operands[Map::kNumInputs];
 #pragma unroll
-    for (int input = 0; input < Map::kNumInputs; ++input) operands[input] = inputs[input][k];
+    for (int input = 0; input < Map::kNumInputs; ++input) {
+      operands[input] = inputs[input][k];
+      all_finite = all_finite && is_finite(operands[input]);
+    }
     results[k] = map.of(operands);
-    all_finite = all_finite && is_finite(results[k]);
   }
   store_eight(results, row, kOutput, index);
   return all_finite;
@@ -74,13 +76,15 @@ HOST_DEVICE bool map_eight(const TensorRow& row, int64_t index, const Map& map) 
 template <class Map>
 HOST_DEVICE bool map_one(const TensorRow& row, int64_t index, const Map& map) {
   float operands[Map::kNumInputs];
+  bool all_finite = true;
 #pragma unroll
   for (int input = 0; input < Map::kNumInputs; ++input) {
     operands[input] = load_float(row.tensors[kInput + input], row.dtypes[kInput + input], index);
+    all_finite = all_finite && is_finite(operands[input]);
   }
   const float result = map.of(operands);
   store_float(result, row.tensors[kOutput], row.dtypes[kOutput], index);
-  return is_finite(result);
+  return all_finite;
 }
 
 HOST_DEVICE bool is_aligned_map(const TensorRow& row) {

@@ -21,7 +21,7 @@ class PlantedBug(NamedTuple):
     check: str
 
 
-ADAM, NORM = "cuda/adam.cu", "cuda/norm.cu"
+ADAM, NORM, MAP = "cuda/adam.cu", "cuda/norm.cu", "cuda/map.cu"
 BARRIER = "    __syncthreads();\n"
 
 PLANTED_BUGS: dict[str, PlantedBug] = {
@@ -140,6 +140,23 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "offset < count",
         NORM,
         "statistics",
+    ),
+    "total over the last row only": PlantedBug(
+        "cuda/norm.cuh",
+        "is_total ? 0 : table",
+        "is_total ? table.num_chunks - 1 : table",
+        NORM,
+        "norms",
+    ),
+    "alignment of outputs not tested": PlantedBug(
+        "cuda/map.cuh", " && is_aligned(row.tensors[2])", "", MAP, "sums"
+    ),
+    "infinity among last elements not seen": PlantedBug(
+        "cuda/map.cuh",
+        "if (!map_one(row, i, map)) *found_inf = 1.0f;",
+        "map_one(row, i, map);",
+        MAP,
+        "scaled_copies",
     ),
     "upload overwrites its start": PlantedBug(
         "cuda/upload.cu", "target + begin", "target", "cuda/upload.cu", "tables"

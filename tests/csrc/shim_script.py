@@ -31,22 +31,24 @@ def main() -> None:
         os.close(writer)
         with os.fdopen(reader) as pipe:
             error = pipe.read()
-        status = os.waitpid(process, 0)[1]
-        if os.WIFSIGNALED(status):
-            error = signal.Signals(os.WTERMSIG(status)).name
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code:
+            error = error or (signal.Signals(-code).name if code < 0 else f"exit status {code}")
         print(json.dumps([library, check, error]), flush=True)
 
 
 def run(library: str, check: str, writer: int) -> None:
     """Write the error of a check to a pipe, and end this process."""
     signal.alarm(TIMEOUT_SECONDS)
-    error = ""
+    code = 1
     try:
         CHECKS[check](Shim(Path(library)))
-    except (AssertionError, RuntimeError) as problem:
-        error = f"{type(problem).__name__}: {problem}"
-    os.write(writer, error.encode()[:4000])
-    os._exit(0)
+        code = 0
+    except Exception as problem:
+        os.write(writer, f"{type(problem).__name__}: {problem}".encode()[:4000])
+    finally:
+        # Nothing of the parent's may run on in here.
+        os._exit(code)
 
 
 if __name__ == "__main__":

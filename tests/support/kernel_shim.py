@@ -81,7 +81,7 @@ class ShimBuild:
         return self._link(name, {**self._objects, Path(unit): unit_object})
 
     def _compile(self, path: Path, sources: Path, name: str) -> Path:
-        target = self.folder / name / f"{path.name}.o"
+        target = self.folder / name / path.parent.name / f"{path.name}.o"
         target.parent.mkdir(parents=True, exist_ok=True)
         is_kernel = path.suffix == ".cu"
         extra = [*SANITIZER, "-x", "c++"] if is_kernel else ISA_FLAGS.get(path.name, [])

@@ -10,6 +10,13 @@ from torch import Tensor
 
 from support.guarded_memory import GuardedMemory
 from support.shim import BACKWARD, FORWARD, SHUFFLED, Shim, assert_same_bits
+from support.shim_map_checks import (
+    check_norms,
+    check_scale_updates,
+    check_scaled_copies,
+    check_splits,
+    check_sums,
+)
 from support.shim_steps import (
     BFLOAT,
     COMBINATIONS,
@@ -180,6 +187,8 @@ def check_coverage(shim: Shim) -> None:
     _statistics(shim.cuda, small, None)
     for function, settings in STEPS.values():
         function(shim.cuda, step_inputs([13, 40]), **settings)
+    for check in (check_norms, check_scaled_copies, check_splits, check_scale_updates):
+        check(shim)
     launched = {name.split("<")[0] for name in shim.launches()}
     defined = set[str]()
     for path in (SOURCES / "cuda").iterdir():
@@ -199,6 +208,11 @@ CHECKS: Mapping[str, Callable[[Shim], None]] = {
         check_statistics,
         check_statistics_alignment,
         check_order_of_sums,
+        check_norms,
+        check_scaled_copies,
+        check_sums,
+        check_splits,
+        check_scale_updates,
         check_tables,
         check_huge_rows,
         check_coverage,
