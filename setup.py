@@ -142,10 +142,10 @@ def find_nvcc(cpp_extension: Any) -> str | None:
     needed = (torch.version.cuda or "").split(".")[0]
     if wish == "1" or (release and release[1] == needed):
         return nvcc
+    found = f"CUDA {release[1]}" if release else "an unknown CUDA"
     print(
-        f"warning: lightning_mp is built without kernels for GPUs: {nvcc} is of CUDA "
-        f"{release[1] if release else 'unknown'}, torch of CUDA {needed}; steps on GPUs then run as "
-        "torch operations, which is slower",
+        f"warning: lightning_mp is built without kernels for GPUs: {nvcc} is of {found}, torch of "
+        f"CUDA {needed}; steps on GPUs then run as torch operations, which is slower",
         file=sys.stderr,
     )
     return None
@@ -183,13 +183,15 @@ def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Pat
     nvcc = find_nvcc(cpp_extension)
     architectures, gencode = gpu_flags(nvcc) if nvcc else ("", [])
     includes.append(f'-DLIGHTNING_MP_GPU_ARCHITECTURES="{architectures}"')
+    # Not a command of several words, which nvcc does not take.
+    host = ["-ccbin", command[0]] if len(command) == 1 else []
     is_x86 = platform.machine() in {"x86_64", "AMD64"}
 
     def compile_file(path: Path) -> str:
         target = objects / path.parent.name / f"{path.name}.o"
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".cu":
-            tool = [str(nvcc), *NVCC_FLAGS, *gencode, f"-I{SOURCES}"]
+            tool = [str(nvcc), *host, *NVCC_FLAGS, *gencode, f"-I{SOURCES}"]
         else:
             isa = ISA_FLAGS.get(path.name, []) if is_x86 else []
             tool = [*command, *KERNEL_FLAGS, *isa, *includes]
@@ -205,11 +207,11 @@ def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Pat
         compiled = list(pool.map(compile_file, files))
     library.parent.mkdir(parents=True, exist_ok=True)
     # libtorch brings in what libtorch_cuda has where there is one; libtorch_cpu alone does not.
-    torch = ["--no-as-needed", "-ltorch", "-ltorch_cpu"]
+    torch = ["-Xlinker", "--no-as-needed", "-ltorch", "-ltorch_cpu"]
     folders = [f"-L{path}" for path in cpp_extension.library_paths()]
     # nvcc adds the CUDA runtime, which is linked statically.
-    linker = [nvcc, "-Xlinker"] if nvcc else [*command, "-Xlinker"]
-    run([*linker, *torch[:1], "-shared", "-o", str(library), *compiled, *folders, *torch[1:]])
+    linker = [nvcc, *host] if nvcc else command
+    run([*linker, "-shared", "-o", str(library), *compiled, *folders, *torch])
 
 
 def run(command: list[str]) -> None:

@@ -39,8 +39,25 @@ def describe_kernels(*, check: bool = False) -> list[KernelStatus]:
     """
     library = load_kernels()
     if not library.is_loaded:
-        return [KernelStatus("fused steps on cpu", "reference (torch)", library.reason)]
+        return [
+            KernelStatus(f"fused steps on {device}", "reference (torch)", library.reason)
+            for device in ("cpu", "cuda")
+        ]
     details = [library.reason, library.isa, f"{torch.get_num_threads()} threads"]
     if check:
         details.append(f"self-check: {check_kernels()}")
-    return [KernelStatus("fused steps on cpu", "C++ kernels", "; ".join(details))]
+    return [
+        KernelStatus("fused steps on cpu", "C++ kernels", "; ".join(details)),
+        _gpu_kernels(library.gpu_architectures),
+    ]
+
+
+def _gpu_kernels(architectures: str) -> KernelStatus:
+    operations = "fused steps on cuda"
+    if not architectures:
+        reason = "built where there was no nvcc, or no torch of the same CUDA"
+        return KernelStatus(operations, "reference (torch)", reason)
+    if torch.version.cuda is None:
+        return KernelStatus(operations, "none", "this torch has no CUDA")
+    reason = f"built for {architectures}; so far tested on CPUs alone, never run on a GPU"
+    return KernelStatus(operations, "CUDA kernels", reason)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted_bugs import PLANTED_BUGS
 from support.kernel_shim import ShimBuild
+from support.planted_bugs import PLANTED_BUGS
 from support.shim_checks import CHECKS
 from torch.utils.cpp_extension import get_cxx_compiler
 

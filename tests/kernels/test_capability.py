@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from support.kernels import requires_kernels
 
-from lightning_mp.kernels import self_check
+from lightning_mp.kernels import capability, self_check
 from lightning_mp.kernels.capability import describe_kernels
+from lightning_mp.kernels.library import load_kernels
 
 
 def test_every_group_says_what_runs_and_why():
@@ -32,9 +34,39 @@ def test_reference_is_active_without_a_native_library():
 
 @requires_kernels
 def test_native_kernels_say_what_they_are():
-    (status,) = describe_kernels(check=True)
+    status, _ = describe_kernels(check=True)
     assert status.implementation == "C++ kernels"
     assert re.search(r"; (base|avx2|avx512); \d+ threads; self-check: passed$", status.reason)
+
+
+@requires_kernels
+@pytest.mark.parametrize(
+    ("architectures", "cuda", "implementation", "reason"),
+    [
+        ("", "13.0", "reference (torch)", "no nvcc"),
+        ("sm_90", None, "none", "no CUDA"),
+        (
+            "sm_80, sm_90",
+            "13.0",
+            "CUDA kernels",
+            "sm_80, sm_90; so far tested on CPUs",
+        ),
+    ],
+)
+def test_kernels_for_gpus_say_what_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+    architectures: str,
+    cuda: str | None,
+    implementation: str,
+    reason: str,
+):
+    library = load_kernels()._replace(gpu_architectures=architectures)
+    monkeypatch.setattr(capability, "load_kernels", lambda: library)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    _, status = describe_kernels()
+    assert status.operations == "fused steps on cuda"
+    assert status.implementation == implementation
+    assert reason in status.reason
 
 
 @requires_kernels

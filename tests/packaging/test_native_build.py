@@ -19,7 +19,7 @@ def digest(root: Path, *folders: str) -> str:
         path
         for folder in folders
         for path in (root / "csrc" / folder).iterdir()
-        if path.suffix in {".cpp", ".h", ".inc"}
+        if path.suffix in {".cpp", ".h", ".inc", ".cu", ".cuh"}
     )
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
@@ -41,7 +41,7 @@ def test_the_library_is_built_of_these_sources(repo_root: Path):
 def test_the_kernels_are_built_of_these_sources_where_a_compiler_is(repo_root: Path):
     library = load_kernels()
     assert library.is_loaded, f"{library.reason}; {BUILD}"
-    expected = digest(repo_root, "bind", "common", "cpu", "functors")
+    expected = digest(repo_root, "bind", "common", "cpu", "cuda", "functors")
     assert library.source_digest == expected, BUILD
 
 
