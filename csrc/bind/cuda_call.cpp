@@ -9,6 +9,7 @@ namespace lightning_mp::bind {
 CudaCall::CudaCall(const char* op, const Tensor& tensor)
     : op_(op), tensor_(tensor), device_index_(tensor.get_device_index()) {
   if (has_cuda_devices()) guard_.emplace(device_index_);
+  check(cuda::use_device(device_index_));
   stream_ = current_cuda_stream(device_index_);
 }
 

@@ -15,6 +15,9 @@ using StreamHandle = void*;
 
 const char* error_text(int error);
 
+// Makes a device the current one of this library's own CUDA runtime, which is not torch's.
+int use_device(int32_t index);
+
 // Copies from host to device; the host memory may be freed at once.
 int upload(const uint64_t* words, int64_t num_words, uint64_t* target, StreamHandle stream);
 

@@ -6,6 +6,8 @@ namespace lightning_mp::cuda {
 
 const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
+int use_device(int32_t index) { return static_cast<int>(cudaSetDevice(index)); }
+
 int upload(const uint64_t* words, int64_t num_words, uint64_t* target, StreamHandle stream) {
   for (int64_t begin = 0; begin < num_words; begin += kUploadWords) {
     const int64_t left = num_words - begin;

@@ -134,6 +134,8 @@ using lightning_mp::shim::settings;
 
 void __syncthreads() { lightning_mp::shim::barrier(); }
 
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 const char* cudaGetErrorString(cudaError_t) { return "no error"; }

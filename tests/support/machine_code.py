@@ -86,7 +86,7 @@ def _instructions(target: Path) -> dict[tuple[str, int], Counter[str]]:
     listing = _run([str(tool), "-sass", str(target)], PATH=path)
     result: dict[tuple[str, int], Counter[str]] = {}
     for part in re.split(r"code for sm_", listing)[1:]:
-        architecture = int(re.match(r"\d+", part)[0])  # type: ignore[index]
+        architecture = int(re.match(r"\d+", part)[0])
         for function in part.split("Function : ")[1:]:
             found = re.findall(r"\b((?:LD|ST)[A-Z]*\.[\w.]+)", function)
             result[function.split()[0], architecture] = Counter(found)
