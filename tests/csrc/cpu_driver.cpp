@@ -158,7 +158,7 @@ void step_element(const TensorRow& row, int64_t i, const typename Rule::Scalars&
 
 // Two uneven shares, one after the other.
 void in_two_parts(int64_t count, int64_t, const std::function<void(int64_t, int64_t)>& body) {
-  const int64_t middle = count / 3;
+  const int64_t middle = (count + 1) / 3;
   if (middle > 0) body(0, middle);
   if (count > middle) body(middle, count);
 }

@@ -25,7 +25,16 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
+PROT_NONE, MAP_FIXED, MAP_NORESERVE = 0x0, 0x10, 0x4000
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads would write one tile at the same time."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @contextmanager
@@ -36,7 +45,7 @@ def aliased(dtype: torch.dtype) -> Iterator[Tensor]:
     tile = os.memfd_create("tile")
     os.ftruncate(tile, TILE)
     anywhere = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    base = libc.mmap(None, size, mmap.PROT_NONE, anywhere, -1, 0)
+    base = libc.mmap(None, size, PROT_NONE, anywhere, -1, 0)
     access = mmap.PROT_READ | mmap.PROT_WRITE
     for index in range(num_tiles):
         address = base + index * TILE
