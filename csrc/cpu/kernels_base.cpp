@@ -1,0 +1,12 @@
+#include <stdint.h>
+
+#include "cpu/kernels.h"
+#include "cpu/simd_base.h"
+#include "functors/norm.h"
+#include "functors/split_master.h"
+
+namespace lightning_mp::cpu::base {
+
+#include "cpu/kernels.inc"
+
+}  // namespace lightning_mp::cpu::base
