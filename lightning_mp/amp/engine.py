@@ -43,6 +43,7 @@ class AmpEngine:
         allow_banned: Whether banned functions run in FP32 at O1 instead of being refused.
         raises_inputs: Whether half inputs of a model that is not cast become FP32.
         function_casts: Implementation of O1's casts: ``"auto"``, ``"native"`` or ``"python"``.
+        fused: Whether the step of a known optimizer on masters is replaced by a fused one.
 
     Example:
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
@@ -69,8 +70,10 @@ class AmpEngine:
         allow_banned: bool = False,
         raises_inputs: bool = False,
         function_casts: Implementation = "auto",
+        fused: bool = True,
     ) -> None:
         self.properties = properties
+        self._is_fusing = fused
         self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
         self._forward_casts = ForwardCasts(
             properties,
@@ -167,7 +170,12 @@ class AmpEngine:
             if optimizer in self._steps:
                 continue
             self._steps[optimizer] = OptimizerStep(
-                optimizer, self.masters, self._step_scaler, self._names, self._unscaled
+                optimizer,
+                self.masters,
+                self._step_scaler,
+                self._names,
+                self._unscaled,
+                is_fusing=self._is_fusing,
             )
 
     def own(self, optimizers: Sequence[Optimizer]) -> OwnedBackwards:

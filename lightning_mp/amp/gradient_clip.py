@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_mp.amp.gradient_stats import measure_gradients
 from lightning_mp.kernels.reference import clip_coefficient, total_norm
 
 __all__ = ["ClipRule", "clip_gradients_", "scale_gradients_"]
@@ -69,8 +70,14 @@ def clip_gradients_(gradients: Sequence[Tensor], rule: ClipRule) -> Tensor | Non
         torch._foreach_clamp_min_(list(gradients), -rule.clip_value)
         torch._foreach_clamp_max_(list(gradients), rule.clip_value)
         return None
-    norm = total_norm(gradients, rule.norm_type)
-    scale_gradients_(gradients, clip_coefficient(norm, rule.max_norm))
+    if rule.norm_type == 2.0:
+        # The norm of pass 1, to the last bit: clipping inside a fused step is the same.
+        stats = measure_gradients(gradients, max_norm=rule.max_norm)
+        norm, coefficient = stats.norm, stats.factor
+    else:
+        norm = total_norm(gradients, rule.norm_type)
+        coefficient = clip_coefficient(norm, rule.max_norm)
+    scale_gradients_(gradients, coefficient)
     return norm
 
 

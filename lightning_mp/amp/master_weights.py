@@ -94,12 +94,26 @@ class MasterWeights:
     def follow_devices(self) -> None:
         """Move each master to where its parameter or buffer has gone since."""
         for parameter, master in self._masters.items():
-            if master.device != parameter.device:
-                master.data = master.data.to(parameter.device)
+            self._follow_device(parameter, master)
         for (owner, name), master in self._buffers.items():
             buffer = owner._buffers.get(name)
             if buffer is not None:
                 self._buffers[owner, name] = master.to(buffer.device)
+
+    def stored(self, parameter: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what a fused step updates of a parameter.
+
+        Args:
+            parameter: A model parameter.
+
+        Returns:
+            Its master and the half weight that follows, or the parameter itself and ``None``.
+        """
+        master = self._masters.get(parameter)
+        if master is None:
+            return parameter.detach(), None
+        self._follow_device(parameter, master)
+        return master.detach(), parameter.detach()
 
     @torch.no_grad()
     def adopt(self, parameters: Iterable[Tensor]) -> None:
@@ -112,8 +126,7 @@ class MasterWeights:
             master = self._masters.get(parameter)
             if master is None:
                 continue
-            if master.device != parameter.device:
-                master.data = master.data.to(parameter.device)
+            self._follow_device(parameter, master)
             _adopt_written(master, parameter)
 
     @torch.no_grad()
@@ -166,6 +179,10 @@ class MasterWeights:
         self._buffers.clear()
         self._owners.clear()
         self._half_parameters.clear()
+
+    def _follow_device(self, parameter: Tensor, master: Tensor) -> None:
+        if master.device != parameter.device:
+            master.data = master.data.to(parameter.device)
 
     def _cast_parameter(self, parameter: nn.Parameter, dtype: torch.dtype) -> None:
         master = parameter.detach().clone()

@@ -16,13 +16,15 @@ from lightning_mp.amp.opt_levels import resolve_opt_level
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def make_engine(level: str = "O2-bf16", loss_scale: Any = None, **scaler: Any) -> AmpEngine:
+def make_engine(
+    level: str = "O2-bf16", loss_scale: Any = None, *, fused: bool = True, **scaler: Any
+) -> AmpEngine:
     """Build the engine of a level string such as ``"O2-fp16"``."""
     opt_level, _, half = level.partition("-")
     properties = resolve_opt_level(
         opt_level, half_dtype=HALF[half or "fp16"], loss_scale=loss_scale
     )
-    return AmpEngine(properties, LossScaler(properties.loss_scale, **scaler))
+    return AmpEngine(properties, LossScaler(properties.loss_scale, **scaler), fused=fused)
 
 
 def start(

@@ -1,0 +1,108 @@
+"""Pass 2 of an O2 step: from gradient to master to half weight, for optimizers that are known.
+
+The optimizer's own ``step`` needs an FP32 gradient of every weight at once. Here gradients of any
+dtype are read once; the unscaling and the clipping are one factor; an overflow is decided on the
+device, so the host never waits; and writes to the half weights from outside are adopted on the way.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_mp.amp.gradient_check import dense_values
+from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.native_installation import drop_weight_casts
+from lightning_mp.amp.step_guard import StepGuard
+from lightning_mp.kernels.group_steps import group_step_of
+from lightning_mp.kernels.step_rows import StepInputs, StepRow, state_of
+
+__all__ = ["apply_fused_step", "can_fuse"]
+
+_FUSED_DEVICES = ("cpu", "cuda")
+_UNSUPPORTED_FLAGS = ("amsgrad", "differentiable", "foreach")
+
+
+def can_fuse(optimizer: Optimizer, masters: MasterWeights) -> bool:
+    """Tell whether an optimizer's step can be replaced without anybody noticing.
+
+    Only torch's own Adam, AdamW and SGD and those of ``lightning_mp.optim`` qualify, exactly, with
+    nothing hooked to or wrapped around ``step``.
+
+    Args:
+        optimizer: The optimizer.
+        masters: Masters of the model.
+
+    Returns:
+        Whether :func:`apply_fused_step` gives what ``optimizer.step()`` would.
+    """
+    if group_step_of(optimizer) is None or not masters.has_masters or _is_hooked(optimizer):
+        return False
+    return all(_is_plain_group(group, masters) for group in optimizer.param_groups)
+
+
+@torch.no_grad()
+def apply_fused_step(
+    optimizer: Optimizer,
+    masters: MasterWeights,
+    *,
+    found_inf: Tensor,
+    factor: Tensor | None = None,
+    clip_value: float | None = None,
+) -> None:
+    """Update masters, half weights and the optimizer's state from the model's gradients.
+
+    Args:
+        optimizer: An optimizer that :func:`can_fuse` accepts.
+        masters: Masters of the model.
+        found_inf: Float32 scalar; 1 leaves everything as it was, 0 does not.
+        factor: Float32 scalar that gradients are multiplied by (unscaling, clipping by norm);
+            ``None`` if they are ready to use.
+        clip_value: Largest absolute value of a gradient element after the multiplication.
+    """
+    step_group = group_step_of(optimizer)
+    assert step_group is not None
+    inputs = StepInputs(factor=factor, found_inf=found_inf, clip_value=clip_value, adopt=True)
+    for group in optimizer.param_groups:
+        rows = []
+        for item in group["params"]:
+            parameter = masters.owner_of(item)
+            if parameter.grad is not None:
+                weight, copy = masters.stored(parameter)
+                state = state_of(optimizer, group, item)
+                rows.append(StepRow(dense_values(parameter), weight, copy, state))
+        step_group(group, rows, inputs)
+    # What optimizer.step would have noted: learning-rate schedulers warn without it.
+    optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_hooked(optimizer: Optimizer) -> bool:
+    # The submodule is hidden behind the package's attribute of the same name.
+    module: Any = sys.modules["torch.optim.optimizer"]
+    step = optimizer.__dict__.get("step")
+    # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
+    is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
+    pre_hooks = optimizer._optimizer_step_pre_hooks.values()
+    # O1's hook only drops casts of weights, and nothing casts at this level.
+    post_hooks = [*optimizer._optimizer_step_post_hooks.values()]
+    post_hooks += module._global_optimizer_post_hooks.values()
+    return bool(
+        any(not isinstance(hook, StepGuard) for hook in pre_hooks)
+        or any(hook is not drop_weight_casts for hook in post_hooks)
+        or module._global_optimizer_pre_hooks
+        or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
+    )
+
+
+def _is_plain_group(group: dict[str, Any], masters: MasterWeights) -> bool:
+    if any(group.get(flag) for flag in _UNSUPPORTED_FLAGS) or group["fused"] is False:
+        return False
+    for item in group["params"]:
+        parameter = masters.owner_of(item)
+        is_float32 = masters.of(parameter).dtype == torch.float32
+        is_sparse = parameter.grad is not None and parameter.grad.is_sparse
+        if not is_float32 or is_sparse or parameter.device.type not in _FUSED_DEVICES:
+            return False
+    return True
