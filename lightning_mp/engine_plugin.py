@@ -59,6 +59,7 @@ class EnginePlugin:
         hysteresis: int = 1,
         num_losses: int = 1,
         allow_banned: bool = False,
+        fused: bool = True,
     ) -> None:
         if half_dtype not in _HALF_DTYPES:
             raise ValueError(
@@ -90,11 +91,11 @@ class EnginePlugin:
         ]
         if not properties.is_dynamic:
             self._warn_of_idle(movement)
-        self.engine = AmpEngine(properties, scalers, allow_banned=allow_banned)
+        self.engine = AmpEngine(properties, scalers, allow_banned=allow_banned, fused=fused)
         self.half_dtype = half_dtype
         is_bf16 = _half_dtype_of(properties) == torch.bfloat16
         self.precision: Any = properties.opt_level + ("-bf16" if is_bf16 else "")
-        self._scaler_arguments = {**arguments, "num_losses": num_losses}
+        self._scaler_arguments = {**arguments, "num_losses": num_losses, "fused": fused}
         self._loss_id = 0
 
     def __repr__(self) -> str:

@@ -67,6 +67,8 @@ class AmpPrecision(EnginePlugin, Precision):
             to the one that it names, any other to loss 0.
         allow_banned: Whether functions that O1 refuses in half, such as ``binary_cross_entropy``,
             run in float32 instead.
+        fused: Whether Adam, AdamW and SGD of torch, which step on FP32 masters at O2, are stepped
+            in one pass over memory, exactly as they would; ``False`` calls their own ``step``.
         skip_scheduler_on_overflow: Whether a learning-rate scheduler holds while its optimizer
             skips.
 
@@ -100,6 +102,7 @@ class AmpPrecision(EnginePlugin, Precision):
         hysteresis: int = 1,
         num_losses: int = 1,
         allow_banned: bool = False,
+        fused: bool = True,
         skip_scheduler_on_overflow: bool = True,
     ) -> None:
         super().__init__(
@@ -118,6 +121,7 @@ class AmpPrecision(EnginePlugin, Precision):
             hysteresis=hysteresis,
             num_losses=num_losses,
             allow_banned=allow_banned,
+            fused=fused,
         )
         self._cast_inputs = cast_inputs
         self._skips_schedulers = skip_scheduler_on_overflow

@@ -46,12 +46,15 @@ class ClipRule:
 
 
 @torch.no_grad()
-def clip_gradients_(gradients: Sequence[Tensor], rule: ClipRule) -> Tensor | None:
+def clip_gradients_(
+    gradients: Sequence[Tensor], rule: ClipRule, *, like_fused: bool = False
+) -> Tensor | None:
     """Clip gradients in place; no value is copied to the host.
 
     Args:
         gradients: Dense floating tensors of any shape; FP32 for exact norms of large models.
         rule: What to clip by.
+        like_fused: Whether the L2 norm is that of a fused step, to the last bit, and not torch's.
 
     Returns:
         The total norm before clipping as a float32 scalar, or ``None`` when clipping by value.
@@ -70,8 +73,7 @@ def clip_gradients_(gradients: Sequence[Tensor], rule: ClipRule) -> Tensor | Non
         torch._foreach_clamp_min_(list(gradients), -rule.clip_value)
         torch._foreach_clamp_max_(list(gradients), rule.clip_value)
         return None
-    if rule.norm_type == 2.0:
-        # The norm of pass 1, to the last bit: clipping inside a fused step is the same.
+    if like_fused and rule.norm_type == 2.0:
         stats = measure_gradients(gradients, max_norm=rule.max_norm)
         norm, coefficient = stats.norm, stats.factor
     else:

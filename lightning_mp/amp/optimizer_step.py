@@ -102,7 +102,7 @@ class OptimizerStep:
             self._unscaled.add(parameter)
         if self._recorded is not None:
             rule, self._recorded = self._recorded, None
-            clip_gradients_([dense_values(item) for item in parameters], rule)
+            self._clip_now(parameters, rule)
         return self._check
 
     def unscale_anew(self) -> GradientCheck:
@@ -126,7 +126,7 @@ class OptimizerStep:
             return
         self.unscale()
         self.collect()
-        clip_gradients_([dense_values(parameter) for parameter in self._with_gradient()], rule)
+        self._clip_now(self._with_gradient(), rule)
 
     @torch.no_grad()
     def step(self, before_update: Callable[[], None], *, is_looked: bool, **kwargs: Any) -> None:
@@ -169,6 +169,10 @@ class OptimizerStep:
 
     def _with_gradient(self) -> list[Tensor]:
         return [item for item in self.swap.parameters if item.grad is not None]
+
+    def _clip_now(self, parameters: list[Tensor], rule: ClipRule) -> None:
+        values = [dense_values(parameter) for parameter in parameters]
+        clip_gradients_(values, rule, like_fused=self.can_fuse)
 
     def _run_before_update(self, before_update: Callable[[], None], *, may_record: bool) -> None:
         self._may_record = may_record
