@@ -162,10 +162,7 @@ class AmpEngine:
             optimizers: Torch optimizers over the model's parameters; one that is attached already
                 is left as it is.
         """
-        self._follow_devices()
-        if optimizers and not self.properties.master_weights:
-            warn_of_vanishing_eps(optimizers, self.properties)
-            self.masters.drop()
+        self._prepare_for(optimizers)
         for optimizer in optimizers:
             if optimizer in self._steps:
                 continue
@@ -188,12 +185,11 @@ class AmpEngine:
         Returns:
             What runs their backwards and follows their steps.
         """
-        self._follow_devices()
-        if optimizers and not self.properties.master_weights:
-            warn_of_vanishing_eps(optimizers, self.properties)
-            self.masters.drop()
+        self._prepare_for(optimizers)
         if self._owned is None:
-            self._owned = OwnedBackwards(self.masters, self._names, self._log)
+            self._owned = OwnedBackwards(
+                self.masters, self._names, self._log, is_fusing=self._is_fusing
+            )
         for optimizer in optimizers:
             self._owned.own(optimizer)
         return self._owned
@@ -325,16 +321,6 @@ class AmpEngine:
         """
         return self._log.take(wait=wait)
 
-    @contextmanager
-    def masters_in(self, optimizer: Optimizer) -> Iterator[None]:
-        """Hold the masters in an attached optimizer's parameter groups.
-
-        Args:
-            optimizer: The optimizer.
-        """
-        with self.step_of(optimizer).swap.masters_in():
-            yield
-
     def scaler_state(self) -> dict[str, Any]:
         """Return the state of the loss scaler, or of all of them, as plain values."""
         return dict(self.scaler.state_dict()) if self._losses is None else self._losses.state_dict()
@@ -384,10 +370,13 @@ class AmpEngine:
         else:
             self._masters.add(module)
 
-    def _follow_devices(self) -> None:
-        """Move masters to their models' devices, and choose O1's casts by these."""
+    def _prepare_for(self, optimizers: Sequence[Optimizer]) -> None:
+        """Move masters to their models' devices, choose O1's casts by these, drop idle masters."""
         self.masters.follow_devices()
         self._forward_casts.follow_devices()
+        if optimizers and not self.properties.master_weights:
+            warn_of_vanishing_eps(optimizers, self.properties)
+            self.masters.drop()
 
     @property
     def _step_scaler(self) -> LossScaler:

@@ -52,6 +52,7 @@ def initialize(
     half_dtype: torch.dtype | None = None,
     keep_norms_fp32: bool | str | None = None,
     allow_banned: bool = False,
+    fused: bool = True,
 ) -> Any:
     """Set models and optimizers up for mixed precision, in place.
 
@@ -77,6 +78,8 @@ def initialize(
         half_dtype: float16 or bfloat16; that of ``set_half_dtype`` by default.
         keep_norms_fp32: Whether all norm layers stay in float32.
         allow_banned: Whether banned functions run in float32 at O1 instead of being refused.
+        fused: Whether Adam, AdamW and SGD of torch, which step on FP32 masters at O2, are stepped
+            in one pass over memory, exactly as they would.
 
     Returns:
         What was passed: the models, or models and optimizers; a list for a list.
@@ -129,6 +132,7 @@ def initialize(
         output_dtype=cast_model_outputs,
         allow_banned=allow_banned,
         raises_inputs=properties.cast_model_type == torch.float32,
+        fused=fused,
     )
     raise_half_parameters(given_models)
     engine.convert(*given_models)

@@ -6,6 +6,7 @@ device, so the host never waits; and writes to the half weights from outside are
 """
 
 import sys
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ _FUSED_DEVICES = ("cpu", "cuda")
 _UNSUPPORTED_FLAGS = ("amsgrad", "differentiable", "foreach")
 
 
-def can_fuse(optimizer: Optimizer, masters: MasterWeights) -> bool:
+def can_fuse(
+    optimizer: Optimizer, masters: MasterWeights, *, own_hooks: Collection[Callable[..., Any]] = ()
+) -> bool:
     """Tell whether an optimizer's step can be replaced without anybody noticing.
 
     Only torch's own Adam, AdamW and SGD and those of ``lightning_mp.optim`` qualify, exactly, with
@@ -34,11 +37,14 @@ def can_fuse(optimizer: Optimizer, masters: MasterWeights) -> bool:
     Args:
         optimizer: The optimizer.
         masters: Masters of the model.
+        own_hooks: Step hooks of the engine's own, which know what they do.
 
     Returns:
         Whether :func:`apply_fused_step` gives what ``optimizer.step()`` would.
     """
-    if group_step_of(optimizer) is None or not masters.has_masters or _is_hooked(optimizer):
+    if group_step_of(optimizer) is None or not masters.has_masters:
+        return False
+    if _is_hooked(optimizer, own_hooks):
         return False
     return all(_is_plain_group(group, masters) for group in optimizer.param_groups)
 
@@ -78,7 +84,7 @@ def apply_fused_step(
     optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _is_hooked(optimizer: Optimizer) -> bool:
+def _is_hooked(optimizer: Optimizer, own_hooks: Collection[Callable[..., Any]]) -> bool:
     # The submodule is hidden behind the package's attribute of the same name.
     module: Any = sys.modules["torch.optim.optimizer"]
     step = optimizer.__dict__.get("step")
@@ -89,8 +95,8 @@ def _is_hooked(optimizer: Optimizer) -> bool:
     post_hooks = [*optimizer._optimizer_step_post_hooks.values()]
     post_hooks += module._global_optimizer_post_hooks.values()
     return bool(
-        any(not isinstance(hook, StepGuard) for hook in pre_hooks)
-        or any(hook is not drop_weight_casts for hook in post_hooks)
+        any(not isinstance(hook, StepGuard) and hook not in own_hooks for hook in pre_hooks)
+        or any(hook is not drop_weight_casts and hook not in own_hooks for hook in post_hooks)
         or module._global_optimizer_pre_hooks
         or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
     )
