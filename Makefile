@@ -13,7 +13,7 @@ CONFIG ?= configs/digits_o2.yaml
 ARGS ?=
 JOBS ?= 2
 
-NATIVE_SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.h)
+NATIVE_SOURCES := $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.inc)
 PIP_INSTALL = -m pip install --constraint $(CONSTRAINTS)
 # One file runs in one process, so that a fixture of a module is made once.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist loadfile
@@ -43,7 +43,7 @@ lint: install  ## check format, lint, types, layers and spelling
 format: install  ## rewrite the sources in the project's format
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
-	git ls-files -z -- 'csrc/*' | grep -zE '\.(c|cpp|cu|cuh|h)$$' | xargs -0r .venv/bin/clang-format -i
+	git ls-files -z -- 'csrc/*' | grep -zE '\.(c|cpp|cu|cuh|h|inc)$$' | xargs -0r .venv/bin/clang-format -i
 
 install: .venv/.installed  ## make .venv and install the project into it
 

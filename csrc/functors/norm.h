@@ -1,10 +1,11 @@
 // The order in which squares are summed: part of the result, so the same on every backend.
 //
 // A block of kNormBlock elements has kNormLanes sums in FP32: element i belongs to lane
-// i % kNormLanes and each lane adds in order; sum_lanes() then halves them. A block whose sum
-// overflowed or may have lost small squares is summed again, element by element in double. The sums
-// of the blocks of a chunk are added in order, in double; a chunk never spans two tensors. The
-// sums of all chunks are added by kPartialLanes strided lanes, in double, which are then halved.
+// i % kNormLanes, each lane adds in order, and sum_lanes() halves them. A block whose sum
+// overflowed or may have lost small squares is summed again in the same way, with lanes in double.
+// The sums of the blocks of a chunk are added in order, in double; a chunk never spans two tensors.
+// The sums of all chunks are added by kPartialLanes strided lanes, in double, which are then
+// halved.
 #pragma once
 
 #include <stdint.h>
@@ -36,6 +37,13 @@ HOST_DEVICE bool is_doubtful_sum(float sum) { return !(sum < 3.0e38f) || sum < 1
 HOST_DEVICE double add_square(float value, double sum) {
   // The product of two floats is exact in double.
   return sum + static_cast<double>(value) * static_cast<double>(value);
+}
+
+// The sum of the sums of chunks.
+HOST_DEVICE double sum_partials(const double* partials, int64_t count) {
+  double lanes[kPartialLanes] = {};
+  for (int64_t i = 0; i < count; ++i) lanes[i % kPartialLanes] += partials[i];
+  return sum_lanes(lanes, kPartialLanes);
 }
 
 // The norm of the unscaled gradients, and the factor that unscales and clips them. Each rounding is

@@ -36,7 +36,7 @@ def collect_info() -> dict[str, Any]:
     return {
         "versions": _versions(),
         "devices": devices,
-        "kernels": [status._asdict() for status in (*describe_kernels(), *_o1_casts())],
+        "kernels": [status._asdict() for status in (*describe_kernels(check=True), *_o1_casts())],
         "patches": _patches(),
         "never_ran_here": _never_ran_here({device["type"] for device in devices}),
     }

@@ -2,6 +2,11 @@
 
 from typing import NamedTuple
 
+import torch
+
+from lightning_mp.kernels.library import load_kernels
+from lightning_mp.kernels.self_check import check_kernels
+
 __all__ = ["KernelStatus", "describe_kernels"]
 
 
@@ -19,20 +24,23 @@ class KernelStatus(NamedTuple):
     reason: str
 
 
-def describe_kernels() -> list[KernelStatus]:
+def describe_kernels(*, check: bool = False) -> list[KernelStatus]:
     """List the groups of operations with the implementation that runs.
+
+    Args:
+        check: Whether to run the compiled kernels once, on a megabyte, against the references.
 
     Returns:
         One entry per group.
 
     Example:
-        >>> describe_kernels()[0].implementation
-        'reference (torch)'
+        >>> describe_kernels()[0].operations
+        'fused steps on cpu'
     """
-    return [
-        KernelStatus(
-            operations="gradient check, unscale, clip and cast over many tensors",
-            implementation="reference (torch)",
-            reason="no native library in this version",
-        )
-    ]
+    library = load_kernels()
+    if not library.is_loaded:
+        return [KernelStatus("fused steps on cpu", "reference (torch)", library.reason)]
+    details = [library.reason, library.isa, f"{torch.get_num_threads()} threads"]
+    if check:
+        details.append(f"self-check: {check_kernels()}")
+    return [KernelStatus("fused steps on cpu", "C++ kernels", "; ".join(details))]

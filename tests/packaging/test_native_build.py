@@ -8,21 +8,41 @@ import pytest
 from support.native import has_compiler
 
 from lightning_mp.amp.native_library import load_native_library
+from lightning_mp.kernels.library import load_kernels
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler, or opted out")
+BUILD = "in a checkout: python setup.py build_ext --inplace"
 
 
-@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler, or opted out")
+def digest(root: Path, *folders: str) -> str:
+    files = sorted(
+        path
+        for folder in folders
+        for path in (root / "csrc" / folder).iterdir()
+        if path.suffix in {".cpp", ".h", ".inc"}
+    )
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+@needs_compiler
 def test_the_library_is_built_where_a_compiler_is():
     library, reason = load_native_library()
-    assert library is not None, f"{reason}; in a checkout: python setup.py build_ext --inplace"
+    assert library is not None, f"{reason}; {BUILD}"
 
 
-@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler, or opted out")
+@needs_compiler
 def test_the_library_is_built_of_these_sources(repo_root: Path):
     library, _ = load_native_library()
     assert library is not None
-    files = sorted(p for p in (repo_root / "csrc/o1").iterdir() if p.suffix in {".cpp", ".h"})
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    assert digest.startswith(library.SOURCE_DIGEST), "build again: python setup.py build_ext -i"
+    assert digest(repo_root, "o1") == library.SOURCE_DIGEST, BUILD
+
+
+@needs_compiler
+def test_the_kernels_are_built_of_these_sources_where_a_compiler_is(repo_root: Path):
+    library = load_kernels()
+    assert library.is_loaded, f"{library.reason}; {BUILD}"
+    expected = digest(repo_root, "bind", "common", "cpu", "functors")
+    assert library.source_digest == expected, BUILD
 
 
 def test_the_library_is_not_tracked(repo_root: Path):

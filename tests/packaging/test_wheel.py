@@ -28,7 +28,7 @@ assert type(pickle.loads(pickle.dumps(MasterGradClip(max_norm=1.0)))) is MasterG
 print(lightning_mp.__version__)
 """
 
-# Says why, if the casts are not native.
+# These say why, if the casts or the kernels are not native.
 CHECK_CASTS = """
 import torch
 from lightning_mp.amp.function_casts import FunctionCasts
@@ -36,6 +36,17 @@ casts = FunctionCasts(torch.bfloat16, device_types=("cpu",))
 with casts.context():
     assert torch.ones(3).bfloat16().exp().dtype is torch.float32
 print(casts.implementation, casts.reason)
+"""
+
+CHECK_KERNELS = """
+import torch
+from lightning_mp.kernels.gradient_stats import gradient_stats_
+from lightning_mp.kernels.library import load_kernels
+norm, factor, found_inf = torch.zeros(3, 1).unbind()
+gradient_stats_([torch.tensor([3.0, 4.0])], norm=norm, factor=factor, found_inf=found_inf)
+assert norm.item() == 5
+library = load_kernels()
+print("native" if library.is_loaded else "reference", library.reason)
 """
 
 
@@ -107,9 +118,8 @@ def test_wheel_is_complete_and_works_outside_the_repository(
         (metadata_name,) = (n for n in names if n.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(metadata_name))
     info = metadata_name.removesuffix("METADATA")
-    native = (
-        {f"lightning_mp/_O1{sysconfig.get_config_var('EXT_SUFFIX')}"} if has_compiler() else set()
-    )
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    native = {f"lightning_mp/{name}{suffix}" for name in ("_O1", "_C") if has_compiler()}
     assert {n for n in names if not n.startswith(info)} == expected | native
     assert f"{info}licenses/LICENSE" in names
     assert metadata["Name"] == "lightning-mp"
@@ -132,6 +142,8 @@ def test_wheel_is_complete_and_works_outside_the_repository(
         assert "fit" in run(*command, "--help", cwd=outside)
     implementation = "native" if has_compiler() else "python"
     assert run(python, "-c", CHECK_CASTS, cwd=outside).startswith(implementation)
+    implementation = "native" if has_compiler() else "reference"
+    assert run(python, "-c", CHECK_KERNELS, cwd=outside).startswith(implementation)
 
 
 def write_failing_compiler(folder: Path) -> Path:
@@ -177,3 +189,5 @@ def test_a_build_without_the_library_warns_once_and_works(
     run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
     said = run(python, "-c", CHECK_CASTS, cwd=Path("/"))
     assert said.startswith("python lightning_mp._O1 is not built; install lightning_mp with")
+    said = run(python, "-c", CHECK_KERNELS, cwd=Path("/"))
+    assert said.startswith("reference lightning_mp._C is not built; install lightning_mp with")

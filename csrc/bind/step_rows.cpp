@@ -1,0 +1,42 @@
+#include "bind/step_rows.h"
+
+#include <limits>
+
+namespace lightning_mp::bind {
+
+RowTable step_rows(const StepArguments& arguments, StandIns& stand_ins) {
+  const char* op = arguments.op;
+  ScalarChecks scalars(op, arguments.weights);
+  scalars.check("factor", arguments.factor);
+  scalars.check("found_inf", arguments.found_inf);
+  scalars.check("lr_tensor", arguments.lr_tensor);
+  check_range(op, "lr", arguments.lr);
+  check_positive(op, "clip_value", arguments.clip_value);
+
+  std::vector<RowList> lists = {
+      {"weights", arguments.weights, kWeight, kFloat32Only | bit(DType::kInt16), true, true},
+      {"gradients", arguments.gradients, kGradient, kFloating, true,
+       arguments.options.zero_gradients},
+      {"copies", arguments.copies, kCopy, kHalf, true, true, true}};
+  int role = kFirstState;
+  for (const StateList& state : arguments.states) {
+    lists.push_back({state.name, state.tensors, role++, kFloat32Only, true, true});
+  }
+  RowTable table = make_rows(op, lists, stand_ins);
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    const TensorRow& row = table.rows[i];
+    if (row.numel == 0 || row.dtypes[kWeight] != DType::kInt16) continue;
+    if (row.dtypes[kCopy] == DType::kBFloat16) continue;
+    const std::string index = "[" + std::to_string(i) + "]";
+    refuse(op, "copies" + index + " is " + dtype_name(row.dtypes[kCopy]),
+           "bfloat16, the upper half of weights" + index + ",");
+  }
+  return table;
+}
+
+float clip_bound(const StepArguments& arguments) {
+  return arguments.clip_value ? static_cast<float>(*arguments.clip_value)
+                              : std::numeric_limits<float>::infinity();
+}
+
+}  // namespace lightning_mp::bind

@@ -1,0 +1,29 @@
+// The kernels of one instruction set: what they do to a piece of one row.
+#pragma once
+
+#include <stdint.h>
+
+#include "common/parameters.h"
+#include "common/row.h"
+#include "cpu/isa.h"
+#include "functors/adam.h"
+#include "functors/sgd.h"
+
+namespace lightning_mp::cpu {
+
+enum class SgdKind { kPlain, kMomentum, kNesterov };
+
+// All take the elements [begin, end) of a row, whose dtypes say which variant runs.
+struct Kernels {
+  // Sum of squares of up to kNormChunk elements of `role`; sets *has_inf if one is not finite.
+  double (*sum_of_squares)(const TensorRow& row, int role, int64_t begin, int64_t end,
+                           bool* has_inf);
+  void (*adam_step)(const TensorRow& row, int64_t begin, int64_t end, const AdamScalars& scalars,
+                    bool is_decoupled, StepOptions options);
+  void (*sgd_step)(const TensorRow& row, int64_t begin, int64_t end, const SgdScalars& scalars,
+                   SgdKind kind, StepOptions options);
+};
+
+const Kernels& kernels_of(Isa isa);
+
+}  // namespace lightning_mp::cpu

@@ -1,0 +1,13 @@
+#if defined(__x86_64__)
+#include <stdint.h>
+
+#include "cpu/kernels.h"
+#include "cpu/simd_avx2.h"
+#include "functors/norm.h"
+
+namespace lightning_mp::cpu::avx2 {
+
+#include "cpu/kernels.inc"
+
+}  // namespace lightning_mp::cpu::avx2
+#endif

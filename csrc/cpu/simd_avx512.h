@@ -1,0 +1,123 @@
+// Sixteen floats, with AVX-512 F, BW, VL and DQ. The functions are those of simd_base.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include "common/macros.h"
+#include "functors/half.h"
+
+namespace lightning_mp::cpu::avx512 {
+
+struct Vector {
+  static constexpr int kWidth = 16;
+  static constexpr bool kCanStream = true;
+
+  __m512 value;
+
+  Vector() = default;
+
+  HOST_DEVICE explicit Vector(__m512 numbers) : value(numbers) {}
+
+  HOST_DEVICE explicit Vector(float number) : value(_mm512_set1_ps(number)) {}
+
+  static HOST_DEVICE Vector load(const float* from) { return Vector(_mm512_loadu_ps(from)); }
+
+  static HOST_DEVICE Vector load(const BFloat16* from) {
+    return Vector(_mm512_castsi512_ps(_mm512_slli_epi32(widened(from), 16)));
+  }
+
+  static HOST_DEVICE Vector load(const Float16* from) {
+    return Vector(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+  }
+
+  HOST_DEVICE void store(float* to) const { _mm512_storeu_ps(to, value); }
+
+  template <class Half>
+  HOST_DEVICE void store(Half* to) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), packed(static_cast<Half*>(nullptr)));
+  }
+
+  // Writes 32 halves, one aligned line of a cache, past the caches.
+  template <class Half>
+  static HOST_DEVICE void stream_line(const Vector* vectors, Half* to) {
+    constexpr Half* kType = nullptr;
+    const __m512i lower = _mm512_castsi256_si512(vectors[0].packed(kType));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to),
+                        _mm512_inserti64x4(lower, vectors[1].packed(kType), 1));
+  }
+
+  static HOST_DEVICE void finish_streams() { _mm_sfence(); }
+
+  static HOST_DEVICE Vector join(const BFloat16* half, const uint16_t* remainder) {
+    const __m512i lower = widened(remainder);
+    const __m512i upper = _mm512_sub_epi32(widened(half), _mm512_srli_epi32(lower, 15));
+    return Vector(_mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(upper, 16), lower)));
+  }
+
+  HOST_DEVICE void split(BFloat16* half, uint16_t* remainder) const {
+    const __m512i bits = canonical(_mm512_castps_si512(value), 0x7FC00000);
+    const __m512i is_up = _mm512_and_si512(_mm512_srli_epi32(bits, 15), _mm512_set1_epi32(1));
+    const __m512i upper = _mm512_add_epi32(_mm512_srli_epi32(bits, 16), is_up);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(half), _mm512_cvtepi32_epi16(upper));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(remainder), _mm512_cvtepi32_epi16(bits));
+  }
+
+  template <class Half>
+  HOST_DEVICE Vector rounded() const {
+    Half halves[kWidth];
+    store(halves);
+    return load(halves);
+  }
+
+  HOST_DEVICE Vector replaced_where_different(Vector a, Vector b, Vector other) const {
+    const __mmask16 is_different =
+        _mm512_cmpneq_epi32_mask(_mm512_castps_si512(a.value), _mm512_castps_si512(b.value));
+    return Vector(_mm512_mask_mov_ps(value, is_different, other.value));
+  }
+
+ private:
+  static HOST_DEVICE __m512i widened(const void* from) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+  }
+
+  // The bits, but `nan` where this vector holds a NaN.
+  HOST_DEVICE __m512i canonical(__m512i bits, int nan) const {
+    return _mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q),
+                                 _mm512_set1_epi32(nan));
+  }
+
+  // Not by AVX-512 BF16, which would lose subnormal numbers.
+  HOST_DEVICE __m256i packed(const BFloat16*) const {
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i bias = _mm512_add_epi32(is_odd, _mm512_set1_epi32(0x7FFF));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
+    return _mm512_cvtepi32_epi16(canonical(rounded, 0x7FC0));
+  }
+
+  HOST_DEVICE __m256i packed(const Float16*) const {
+    return _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+};
+
+HOST_DEVICE Vector operator+(Vector a, Vector b) { return Vector(_mm512_add_ps(a.value, b.value)); }
+
+HOST_DEVICE Vector operator-(Vector a, Vector b) { return Vector(_mm512_sub_ps(a.value, b.value)); }
+
+HOST_DEVICE Vector operator*(Vector a, Vector b) { return Vector(_mm512_mul_ps(a.value, b.value)); }
+
+HOST_DEVICE Vector operator/(Vector a, Vector b) { return Vector(_mm512_div_ps(a.value, b.value)); }
+
+HOST_DEVICE Vector multiply_add(Vector a, Vector b, Vector c) {
+  return Vector(_mm512_fmadd_ps(a.value, b.value, c.value));
+}
+
+HOST_DEVICE Vector square_root(Vector a) { return Vector(_mm512_sqrt_ps(a.value)); }
+
+// Minimum and maximum return their second operand if one of the two is a NaN.
+HOST_DEVICE Vector clamp(Vector a, Vector bound) {
+  const __m512 least = _mm512_xor_ps(bound.value, _mm512_set1_ps(-0.0f));
+  return Vector(_mm512_max_ps(least, _mm512_min_ps(bound.value, a.value)));
+}
+
+}  // namespace lightning_mp::cpu::avx512
