@@ -51,7 +51,9 @@ class AmpPrecision(EnginePlugin, Precision):
             and O2, bf16 does not scale it.
         keep_batchnorm_fp32: Whether batch norms stay FP32; ``None`` for the level's own choice.
         keep_norms_fp32: Whether all norm layers stay FP32; ``None`` for the level's own choice.
-        master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice.
+        master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice;
+            ``"split"`` (bf16 only) keeps them as weights and 16-bit remainders, exactly, in 2 bytes
+            less per parameter. Who then writes weights from outside calls :meth:`adopt`.
         loss_scale: ``"dynamic"``, a fixed scale above 0, or ``None`` for the level's own.
         cast_inputs: Whether all floating tensors of a batch become half before they reach the
             device, as under ``"bf16-true"``. By default a batch stays as it is, targets and all,
@@ -90,7 +92,7 @@ class AmpPrecision(EnginePlugin, Precision):
         *,
         keep_batchnorm_fp32: bool | None = None,
         keep_norms_fp32: bool | None = None,
-        master_weights: bool | None = None,
+        master_weights: bool | Literal["split"] | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         cast_inputs: bool = False,
         init_scale: float = 2.0**16,

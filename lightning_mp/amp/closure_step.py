@@ -79,6 +79,12 @@ class ClosureStep:
         Returns:
             What ``optimizer.step`` returns, or the closure's result if the step was skipped.
         """
+        with self._masters.opened(self._step.swap.parameters):
+            return self._run(closure, before_update, **kwargs)
+
+    def _run(
+        self, closure: Callable[[], Any], before_update: Callable[[], None], **kwargs: Any
+    ) -> Any:
         step, results, checks = self._step, [], []
         parameters = step.swap.parameters
         self._masters.adopt(parameters)

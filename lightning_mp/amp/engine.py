@@ -26,6 +26,7 @@ from lightning_mp.amp.overflow_log import OverflowLog
 from lightning_mp.amp.owned_backwards import OwnedBackwards
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
 from lightning_mp.amp.separate_losses import SeparateLosses
+from lightning_mp.amp.split_masters import SplitMasterWeights
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 from lightning_mp.amp.vanishing_eps import warn_of_vanishing_eps
 
@@ -366,7 +367,9 @@ class AmpEngine:
         for name, parameter in module.named_parameters():
             self._names.setdefault(parameter, prefix + name)
         if self._masters is None:
-            self._masters = MasterWeights(module, self.properties)
+            is_split = self.properties.master_weights == "split"
+            masters_class = SplitMasterWeights if is_split else MasterWeights
+            self._masters = masters_class(module, self.properties)
         else:
             self._masters.add(module)
 

@@ -41,7 +41,7 @@ def initialize(
     cast_model_type: torch.dtype | Literal[False] | None = None,
     patch_torch_functions: bool | None = None,
     keep_batchnorm_fp32: bool | str | None = None,
-    master_weights: bool | None = None,
+    master_weights: bool | str | None = None,
     loss_scale: float | str | None = None,
     cast_model_outputs: torch.dtype | None = None,
     num_losses: int = 1,
@@ -68,7 +68,8 @@ def initialize(
         cast_model_type: Dtype of the model in place of the level's; ``False`` casts nothing.
         patch_torch_functions: Whether functions cast their inputs (O1 only).
         keep_batchnorm_fp32: Whether batch norms stay in float32.
-        master_weights: Whether optimizers step on FP32 masters.
+        master_weights: Whether optimizers step on FP32 masters; ``"split"`` (bfloat16 only) keeps
+            them as weights and 16-bit remainders, exactly, in 2 bytes less per parameter.
         loss_scale: ``"dynamic"`` or a fixed scale.
         cast_model_outputs: Dtype of the models' floating outputs; float32 by default.
         num_losses: Number of losses with scalers of their own, see ``loss_id`` of ``scale_loss``.

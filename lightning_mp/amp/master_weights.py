@@ -11,6 +11,7 @@ so that untouched elements keep their low bits.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,11 @@ class MasterWeights:
         """Whether any parameter has an FP32 master."""
         return bool(self._masters)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether the half weights are the upper halves of the masters."""
+        return False
+
     def of(self, parameter: Tensor) -> Tensor:
         """Return the FP32 master of a parameter, or the parameter itself if it has none."""
         return self._masters.get(parameter, parameter)
@@ -129,6 +135,42 @@ class MasterWeights:
             self._follow_device(parameter, master)
             _adopt_written(master, parameter)
 
+    def adopt_all(self, parameters: Iterable[Tensor]) -> None:
+        """Take over half weights that somebody has written, to the last bit.
+
+        Args:
+            parameters: Model parameters that were written; those without a master are left alone.
+        """
+        self.adopt(parameters)
+
+    @contextmanager
+    def opened(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+        """Have masters hold their values for a while, as those that are not split always do.
+
+        Args:
+            parameters: Model parameters; those without a master are left alone.
+        """
+        parameters = list(parameters)
+        self.open(parameters)
+        try:
+            yield
+        finally:
+            self.close(parameters)
+
+    def open(self, parameters: Iterable[Tensor]) -> None:
+        """Have masters hold their values until :meth:`close` was called as often as this.
+
+        Args:
+            parameters: Model parameters; those without a master are left alone.
+        """
+
+    def close(self, parameters: Iterable[Tensor]) -> None:
+        """End :meth:`open`; what masters are to keep was pushed before.
+
+        Args:
+            parameters: The parameters that were opened.
+        """
+
     @torch.no_grad()
     def push(self, parameters: Iterable[Tensor]) -> None:
         """Write the masters, rounded, to the half weights.
@@ -149,23 +191,64 @@ class MasterWeights:
             owner: A part of the model.
 
         Yields:
-            Name within the module, and value; a write to it reaches the master.
+            Name within the module, and value; what is written to it counts after :meth:`write`.
         """
         for name in self._names_of(owner):
             parameter = owner._parameters.get(name)
             if parameter is not None:
-                self.adopt([parameter])
-                yield name, self.of(parameter).detach().float()
+                yield name, self.value_of(parameter)
             else:
                 yield name, self._buffer_value(owner, name)
+
+    def value_of(self, parameter: Tensor) -> Tensor:
+        """Return the FP32 value of a parameter; writes from outside are taken over first.
+
+        Args:
+            parameter: A model parameter.
+
+        Returns:
+            The master itself, or a copy where no tensor holds the value.
+        """
+        self.adopt([parameter])
+        return self.of(parameter).detach().float()
+
+    @torch.no_grad()
+    def write(self, owner: nn.Module, name: str, value: Tensor) -> Tensor:
+        """Give something that a module has as its own and that was cast another FP32 value.
+
+        Args:
+            owner: A part of the model.
+            name: Name within it.
+            value: The value, of the same shape.
+
+        Returns:
+            The half tensor, which follows.
+        """
+        parameter = owner._parameters.get(name)
+        if parameter is not None:
+            self._write_parameter(parameter, value)
+            return parameter
+        buffer = owner._buffers[name]
+        assert buffer is not None
+        self._buffers[owner, name].copy_(value)
+        return buffer.copy_(value)
+
+    def num_bytes(self, parameter: Tensor) -> int:
+        """Return the memory that a parameter takes beside its own.
+
+        Args:
+            parameter: A model parameter.
+        """
+        master = self._masters.get(parameter)
+        return 0 if master is None else master.numel() * master.element_size()
 
     def restore(self) -> None:
         """Give the FP32 values back to the model and forget everything."""
         self.adopt(self._half_parameters)
         for parameter in self._half_parameters:
-            value = self.of(parameter)
+            value = self.value_of(parameter)
             parameter.grad = None
-            parameter.data = value.detach().to(torch.float32)
+            parameter.data = value
             # grad_dtype stays None: torch cannot forget it, and a fixed dtype would follow the
             # parameter into a later .half().
         restored: dict[Tensor, Tensor] = {}
@@ -185,7 +268,7 @@ class MasterWeights:
             master.data = master.data.to(parameter.device)
 
     def _cast_parameter(self, parameter: nn.Parameter, dtype: torch.dtype) -> None:
-        master = parameter.detach().clone()
+        master = self._make_master(parameter)
         master.requires_grad_(parameter.requires_grad)
         self._masters[parameter] = master
         self._parameters[master] = parameter
@@ -194,6 +277,13 @@ class MasterWeights:
         parameter.data = parameter.data.to(dtype)
         # Lets .grad be half (as autograd makes it) or FP32 (accumulated, or unscaled for a reader).
         parameter.grad_dtype = None
+
+    def _make_master(self, parameter: nn.Parameter) -> Tensor:
+        return parameter.detach().clone()
+
+    def _write_parameter(self, parameter: Tensor, value: Tensor) -> None:
+        self.of(parameter).copy_(value)
+        parameter.copy_(value)
 
     def _cast_buffers(
         self, buffers: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype

@@ -151,7 +151,6 @@ class OptimizerStep:
         else:
             self._masters.adopt(parameters)
             self._plain_update(check, **kwargs)
-            self._masters.push(parameters)
         self.finish(check)
 
     def detach(self) -> None:
@@ -254,10 +253,13 @@ class OptimizerStep:
                 parameter.grad = gradient.to(parameter.dtype)
         if found_inf is not None:
             optimizer.grad_scale, optimizer.found_inf = None, found_inf
-            self._lay_out_gradients()
         try:
-            with self.swap.masters_in(), torch.enable_grad():
-                optimizer.step(**kwargs)
+            with self.swap.masters_in():
+                if found_inf is not None:
+                    self._lay_out_gradients()
+                with torch.enable_grad():
+                    optimizer.step(**kwargs)
+                self._masters.push(self._with_gradient())
         finally:
             if found_inf is not None:
                 del optimizer.grad_scale, optimizer.found_inf

@@ -56,6 +56,7 @@ class OwnedOptimizer:
         self._on_step = on_step
         self._is_fusing = is_fusing
         self._is_fused = False
+        self._opened: list[Tensor] = []
         self._swap = MasterSwap(optimizer, self._masters)
         self._swap.hold()
         self._is_stepping = self._is_evaluating = False
@@ -107,6 +108,8 @@ class OwnedOptimizer:
         self._is_fused = self._is_fusing and can_fuse(optimizer, self._masters, own_hooks=hooks)
         if closure is not None or not self._is_fused:
             self._masters.adopt(self.parameters)
+            self._opened = self.parameters
+            self._masters.open(self._opened)
         self._is_stepping, self._checks = True, []
         if closure is None:
             self._decide()
@@ -235,6 +238,8 @@ class OwnedOptimizer:
         self._give_back()
         if not self._is_fused:
             self._push()
+        self._masters.close(self._opened)
+        self._opened = []
         for parameter in self.parameters:
             master = self._masters.of(parameter)
             if master is not parameter:
