@@ -25,6 +25,7 @@ def full_precision(masters: MasterWeights) -> Iterator[None]:
         masters: Masters of the converted model.
 
     Example:
+        >>> import torch
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
         >>> engine = AmpEngine(resolve_opt_level("O2"), LossScaler(1.0))
         >>> model = nn.Linear(7, 3)
