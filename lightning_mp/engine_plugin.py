@@ -18,7 +18,7 @@ from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.lightning_api import LightningOptimizer, fabric_wrappers, rank_zero_warn
 from lightning_mp.trainer_check import other_package_note
 
-__all__ = ["EnginePlugin", "bare_optimizer"]
+__all__ = ["EnginePlugin", "bare_optimizer", "require_switch"]
 
 _HALF_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _SCALER_DEFAULTS: Mapping[str, float] = {
@@ -61,6 +61,7 @@ class EnginePlugin:
         allow_banned: bool = False,
         fused: bool = True,
     ) -> None:
+        require_switch("allow_banned", allow_banned)
         if half_dtype not in _HALF_DTYPES:
             raise ValueError(
                 f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "
@@ -145,12 +146,18 @@ class EnginePlugin:
 
         Raises:
             IndexError: There is no such loss.
+            TypeError: It is not an int.
         """
-        num_losses = len(self.engine.scalers)
-        if not 0 <= loss_id < num_losses:
+        last = len(self.engine.scalers) - 1
+        if isinstance(loss_id, bool) or not isinstance(loss_id, int):
+            raise TypeError(
+                f"loss_id = {loss_id!r}; allowed: an int from 0 to {last}; count the losses from 0"
+            )
+        if not 0 <= loss_id <= last:
+            more = f"set {type(self).__name__}(num_losses={loss_id + 1}) for more"
             raise IndexError(
-                f"loss_id = {loss_id}; allowed: 0 to {num_losses - 1}; set "
-                f"{type(self).__name__}(num_losses={loss_id + 1}) for more"
+                f"loss_id = {loss_id}; allowed: 0 to {last}; "
+                f"{more if loss_id > last else 'count the losses from 0'}"
             )
         before, self._loss_id = self._loss_id, loss_id
         try:
@@ -301,6 +308,22 @@ class EnginePlugin:
                 f"{', '.join(idle)} of {type(self).__name__} have no effect: the loss scale is "
                 "static. Set loss_scale='dynamic' to use them, or leave them out."
             )
+
+
+def require_switch(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False, such as ``"no"``, which would count as True.
+
+    Args:
+        name: Name of the argument.
+        value: What was given.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(
+            f"{name} = {value!r}; allowed are True and False; pass one of them, or leave it out"
+        )
 
 
 def bare_optimizer(optimizer: Any) -> Optimizer:

@@ -29,6 +29,10 @@ class AmpFabricPrecision(EnginePlugin, FabricPrecision):
     ``error_if_nonfinite=False`` to it, since a step that overflows is skipped anyway. Whoever reads
     gradients by himself calls ``unscale_gradients(optimizer)`` first.
 
+    Fabric runs ``forward`` at the level. Other methods, those of ``mark_forward_method`` too, run
+    so where Fabric wraps the model (DDP, compile); on one device put them into
+    ``fabric.autocast()``. :meth:`teardown` gives FP32 models back, for another Fabric or a Trainer.
+
     Models and optimizers save FP32 contents. The loss scale is the plugin's: put it into the
     state, as ``fabric.save(path, {"model": model, "optimizer": optimizer, "precision": plugin})``,
     and load it in the same way.

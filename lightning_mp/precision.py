@@ -16,7 +16,7 @@ from lightning_mp.amp.gradient_clip import ClipRule
 from lightning_mp.amp.raised_outputs import RaisedOutputs
 from lightning_mp.amp.summary import format_table, summary_rows
 from lightning_mp.amp.tree import cast_floating
-from lightning_mp.engine_plugin import EnginePlugin, bare_optimizer
+from lightning_mp.engine_plugin import EnginePlugin, bare_optimizer, require_switch
 from lightning_mp.gradient_readers import gradient_readers
 from lightning_mp.kernels.capability import describe_kernels
 from lightning_mp.lightning_api import (
@@ -125,6 +125,8 @@ class AmpPrecision(EnginePlugin, Precision):
             allow_banned=allow_banned,
             fused=fused,
         )
+        require_switch("cast_inputs", cast_inputs)
+        require_switch("skip_scheduler_on_overflow", skip_scheduler_on_overflow)
         self._cast_inputs = cast_inputs
         self._skips_schedulers = skip_scheduler_on_overflow
         self._model: nn.Module | None = None

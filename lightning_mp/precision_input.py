@@ -1,7 +1,7 @@
 """Turn the precision strings of the Trainer and of Fabric into their plugins."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
@@ -26,8 +26,9 @@ __all__ = ["PrecisionLevel", "resolve_fabric_precision", "resolve_precision"]
 
 PrecisionLevel: TypeAlias = Literal["O0", "O1", "O1-bf16", "O2", "O2-bf16", "O3", "O3-bf16"]
 
-# What a slip of the finger makes of a level: "02", "o2", "O7", "O2-fp8".
-_LEVEL_LOOKALIKE = re.compile(r"[oO0][0-9](-.*)?")
+# What a slip of the finger makes of a level: "02", "o2", "O7", "O2_bf16". No precision of Lightning
+# begins so.
+_LEVEL_LOOKALIKE = re.compile(r"\s*[oO0]-?[0-9].*")
 
 
 class _Host(NamedTuple):
@@ -72,7 +73,9 @@ _FABRIC = _Host(
 
 
 def resolve_precision(precision: Any, plugins: Any, strategy: Any = None) -> tuple[Any, Any]:
-    """Turn one of our strings into a plugin; leave every other precision to Lightning.
+    """Turn one of our strings into a plugin; leave Lightning's own precisions to it.
+
+    A plugin of ours may stand in the place of a string, too.
 
     Args:
         precision: ``precision`` as given to the Trainer.
@@ -80,9 +83,9 @@ def resolve_precision(precision: Any, plugins: Any, strategy: Any = None) -> tup
         strategy: ``strategy`` as given: ``None``, a name or a strategy.
 
     Returns:
-        ``(precision, plugins)`` for Lightning: ``None`` and a new list for one of our strings, else
-        the arguments with the same content. An opt level brings an ``AtomicCheckpointIO`` along
-        unless ``plugins`` holds a checkpoint IO.
+        ``(precision, plugins)`` for Lightning: ``None`` and a new list for a precision of ours,
+        else the arguments with the same content. An opt level brings an ``AtomicCheckpointIO``
+        along unless ``plugins`` holds a checkpoint IO.
 
     Raises:
         ValueError: If ``precision`` looks like an opt level but is none of ours, if ``plugins``
@@ -120,8 +123,10 @@ def resolve_fabric_precision(precision: Any, plugins: Any, strategy: Any = None)
 def _resolve(host: _Host, precision: Any, plugins: Any, strategy: Any) -> tuple[Any, Any]:
     if isinstance(plugins, Iterable):
         plugins = list(plugins)
-    if isinstance(precision, str) and _LEVEL_LOOKALIKE.fullmatch(precision):
-        precision, plugins = None, _with_plugin_of(host, precision, _as_list(plugins))
+    plugin = _plugin_of(host, precision)
+    if plugin is not None:
+        _check_only_precision(host, precision, plugin.opt_level, _as_list(plugins))
+        precision, plugins = None, [*_as_list(plugins), plugin]
     given = _as_list(plugins)
     if any(isinstance(plugin, host.other_plugin) for plugin in given):
         raise TypeError(
@@ -141,8 +146,21 @@ def _as_list(plugins: Any) -> list[Any]:
     return plugins if isinstance(plugins, list) else [plugins]
 
 
-def _with_plugin_of(host: _Host, precision: str, plugins: list[Any]) -> list[Any]:
+def _plugin_of(host: _Host, precision: Any) -> AmpPrecision | AmpFabricPrecision | None:
+    if isinstance(precision, AmpPrecision | AmpFabricPrecision):
+        return precision
+    if not isinstance(precision, str) or not _LEVEL_LOOKALIKE.fullmatch(precision):
+        return None
     opt_level, half_dtype = parse_precision(precision)
+    return host.plugin(
+        opt_level=cast("Literal['O0', 'O1', 'O2', 'O3']", opt_level),
+        half_dtype="bf16" if half_dtype is torch.bfloat16 else "fp16",
+    )
+
+
+def _check_only_precision(
+    host: _Host, precision: Any, opt_level: str, plugins: Sequence[Any]
+) -> None:
     # The base of the Trainer's precision plugins, too.
     clash = [repr(plugin) for plugin in plugins if isinstance(plugin, FabricPrecision)]
     if clash:
@@ -151,11 +169,6 @@ def _with_plugin_of(host: _Host, precision: str, plugins: list[Any]) -> list[Any
             f"plugin per {host.name}; drop one of the two, or say it all in the plugin: "
             f"plugins=[{host.plugin.__name__}(opt_level={opt_level!r}, ...)]"
         )
-    plugin = host.plugin(
-        opt_level=cast("Literal['O0', 'O1', 'O2', 'O3']", opt_level),
-        half_dtype="bf16" if half_dtype is torch.bfloat16 else "fp16",
-    )
-    return [*plugins, plugin]
 
 
 def _check_strategy(host: _Host, strategy: Any) -> None:

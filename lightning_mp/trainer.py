@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from lightning_mp.lightning_api import PLUGIN_INPUT, PRECISION_INPUT, defaults_from_env_vars
 from lightning_mp.lightning_api import Trainer as StockTrainer
+from lightning_mp.precision import AmpPrecision
 from lightning_mp.precision_input import PrecisionLevel, resolve_precision
 
 __all__ = ["Trainer"]
@@ -36,9 +37,9 @@ class Trainer(StockTrainer):
     ``LightningCLI(trainer_class=lightning_mp.Trainer)``.
 
     Args:
-        precision: An opt level (letter O; a plain O2 or O3 is fp16 with dynamic loss scaling), or
-            any precision of Lightning.
-        plugins: Plugins as for the stock Trainer; ``AmpPrecision(...)`` is a level's full form.
+        precision: An opt level (letter O; a plain level is fp16), its full form
+            ``AmpPrecision(...)``, or any precision of Lightning.
+        plugins: Plugins as for the stock Trainer; they may hold ``AmpPrecision(...)``, too.
         kwargs: Every other argument of the stock Trainer.
 
     Raises:
@@ -56,7 +57,7 @@ class Trainer(StockTrainer):
     def __init__(
         self,
         *,
-        precision: PRECISION_INPUT | PrecisionLevel | None = None,
+        precision: PRECISION_INPUT | PrecisionLevel | AmpPrecision | None = None,
         plugins: PLUGIN_INPUT | list[PLUGIN_INPUT] | None = None,
         **kwargs: Any,
     ) -> None:

@@ -22,6 +22,7 @@ lightning_mp = importlib.import_module("lightning_mp")
 
 import pytorch_lightning as pl  # noqa: E402 - lightning_mp is first, as import sorters have it
 import torch  # noqa: E402
+from lightning_fabric import Fabric  # noqa: E402
 from pytorch_lightning.callbacks import ModelCheckpoint  # noqa: E402
 from pytorch_lightning.cli import LightningCLI  # noqa: E402
 from pytorch_lightning.demos.boring_classes import BoringDataModule, BoringModel  # noqa: E402
@@ -70,6 +71,30 @@ def check_fit_and_resume():
     assert not torch.equal(whole.bfloat16().float(), whole)
 
 
+def check_casts_and_averages():
+    average = callbacks.MasterWeightAveraging(decay=0.9)
+    plugin = lightning_mp.AmpPrecision("O1", "bf16", allow_banned=True)
+    trainer = pl.Trainer(
+        plugins=[plugin], max_epochs=1, callbacks=[average], enable_checkpointing=False, **QUIET
+    )
+    trainer.fit(BoringModel())
+    assert trainer.precision_plugin is plugin
+    assert plugin.engine.casts is None
+
+
+def check_fabric():
+    for level, dtype in {"O1": torch.float32, "O2-bf16": torch.bfloat16}.items():
+        fabric = Fabric(accelerator="cpu", devices=1, precision=level)
+        model = torch.nn.Linear(7, 3)
+        before = model.weight.detach().clone()
+        model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        fabric.backward(model(torch.ones(5, 7)).square().mean())
+        optimizer.step()
+        assert isinstance(fabric.strategy.precision, lightning_mp.AmpFabricPrecision)
+        assert model.weight.dtype == dtype
+        assert not torch.equal(model.state_dict()["weight"], before)
+
+
 def check_warm_up():
     warmup = callbacks.BatchSizeWarmup(2, 4, 8)
     trainer = pl.Trainer(max_epochs=1, callbacks=[warmup], enable_checkpointing=False, **QUIET)
@@ -112,6 +137,8 @@ def check_the_other_trainer_is_refused():
 
 if __name__ == "__main__":
     check_fit_and_resume()
+    check_casts_and_averages()
+    check_fabric()
     check_warm_up()
     check_command_lines()
     print("in use:", list(collect_info()["versions"])[2])

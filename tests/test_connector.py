@@ -98,6 +98,12 @@ def test_stock_trainer_knows_the_levels(installed, precision, expected):
     assert given == expected
 
 
+def test_a_plugin_may_be_the_precision(installed):
+    plugin, fabric_plugin = AmpPrecision("O1"), AmpFabricPrecision("O1")
+    assert stock_trainer(precision=plugin).precision_plugin is plugin
+    assert stock_fabric(precision=fabric_plugin).strategy.precision is fabric_plugin
+
+
 @pytest.mark.parametrize("precision", typing.get_args(PrecisionLevel))
 def test_stock_fabric_knows_the_levels(installed, precision):
     fabric = stock_fabric(precision=precision)

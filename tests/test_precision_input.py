@@ -43,7 +43,7 @@ def test_o0_becomes_a_plugin():
 
 
 @pytest.mark.parametrize(
-    "precision", [None, 64, 32, "16-mixed", "bf16-true", "32", "nonsense", "O22", "0", "", "2", 2]
+    "precision", [None, 64, 32, "16-mixed", "bf16-true", "32", "nonsense", "0", "", "2", 2]
 )
 def test_everything_else_is_left_to_lightning(precision):
     plugins = [TorchCheckpointIO()]
@@ -53,7 +53,10 @@ def test_everything_else_is_left_to_lightning(precision):
     assert resolve_precision(precision, None) == (precision, None)
 
 
-@pytest.mark.parametrize("precision", ["O7", "02", "o2", "00", "o3-bf16", "O2-fp8", "O2-"])
+@pytest.mark.parametrize(
+    "precision",
+    ["O7", "02", "o2", "00", "o3-bf16", "O2-fp8", "O2-", "O22", "O2_bf16", "O2bf16", " O2", "O-2"],
+)
 def test_near_misses_name_the_allowed_set_and_the_letter(precision):
     with pytest.raises(ValueError, match=r"O2-bf16.*letter O") as error:
         resolve_precision(precision, None)
@@ -66,6 +69,33 @@ def test_fabric_gets_its_own_plugin():
     assert type(plugin) is AmpFabricPrecision
     assert type(checkpoint_io) is AtomicCheckpointIO
     assert plugin.precision == "O2-bf16"
+
+
+@pytest.mark.parametrize(
+    ("resolve", "plugin"),
+    [
+        (resolve_precision, AmpPrecision("O1", allow_banned=True)),
+        (resolve_fabric_precision, AmpFabricPrecision("O1", allow_banned=True)),
+    ],
+)
+def test_a_plugin_may_be_the_precision(resolve, plugin):
+    checkpoint_io = TorchCheckpointIO()
+    left, plugins = resolve(plugin, checkpoint_io)
+    assert left is None
+    assert plugins == [checkpoint_io, plugin]
+    with pytest.raises(ValueError, match=r"precision = Amp\w*\(.*\) and plugins = \[.*Double"):
+        resolve(plugin, DoublePrecision())
+    with pytest.raises(ValueError, match="strategy = 'fsdp' with an opt level"):
+        resolve(plugin, None, "fsdp")
+
+
+def test_a_plugin_as_the_precision_of_the_wrong_host_is_refused():
+    with pytest.raises(
+        TypeError, match=r"AmpFabricPrecision\(...\) with Trainer; allowed: AmpPrec"
+    ):
+        resolve_precision(AmpFabricPrecision("O2"), None)
+    with pytest.raises(TypeError, match=r"AmpPrecision\(...\) with Fabric; allowed: AmpFabricPrec"):
+        resolve_fabric_precision(AmpPrecision("O2"), None)
 
 
 @pytest.mark.parametrize("make", [list, tuple, iter, lambda plugins: plugins[0]])

@@ -1,4 +1,5 @@
 import inspect
+import json
 from typing import Any
 
 import lightning as L
@@ -52,6 +53,14 @@ def test_levels_become_the_plugin():
     plugin = lightning_mp.Trainer(precision="O3-bf16", **QUIET).precision_plugin
     assert type(plugin) is AmpPrecision
     assert (plugin.opt_level, plugin.half_dtype) == ("O3", "bf16")
+
+
+def test_a_plugin_may_be_the_precision(parse):
+    plugin = AmpPrecision("O1")
+    assert lightning_mp.Trainer(precision=plugin, **QUIET).precision_plugin is plugin
+    arguments = {"class_path": "lightning_mp.AmpPrecision", "init_args": {"allow_banned": True}}
+    cli = parse(f"--trainer.precision={json.dumps(arguments)}")
+    assert type(cli.trainer.precision_plugin) is AmpPrecision
 
 
 def test_is_a_stock_trainer():
@@ -126,7 +135,7 @@ def test_cli_help_documents_the_arguments(parse, capsys):
     with pytest.raises(SystemExit, match="0"):
         parse("--help")
     text = " ".join(capsys.readouterr().out.split())
-    assert "An opt level (letter O; a plain O2 or O3 is fp16" in text
+    assert "An opt level (letter O; a plain level is fp16)" in text
     assert "The devices to use." in text
     assert "--trainer.kwargs" not in text
 

@@ -6,8 +6,10 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <iterator>
 #include <map>
-#include <memory>
+#include <optional>
+#include <utility>
 
 #include "policies.h"
 

@@ -6,6 +6,10 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 namespace lightning_mp::o1 {
 
 enum class Policy {

@@ -10,7 +10,12 @@ from lightning_mp.amp.frontend import (
     set_half_dtype,
     state_dict,
 )
-from lightning_mp.amp.function_casts import FunctionCasts, casts_are_active, disable_casts
+from lightning_mp.amp.function_casts import (
+    FunctionCasts,
+    casts_are_active,
+    clear_cast_cache,
+    disable_casts,
+)
 from lightning_mp.amp.function_registry import (
     float_function,
     half_function,
@@ -49,6 +54,7 @@ __all__ = [
     "_amp_state",
     "cast_floating",
     "casts_are_active",
+    "clear_cast_cache",
     "disable_casts",
     "float_function",
     "half_function",

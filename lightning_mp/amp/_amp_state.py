@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lightning_mp.amp.amp_session import AmpSession
     from lightning_mp.amp.apex_scaler import ApexScaler
 
-__all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
+__all__ = ["AmpState", "master_params", "maybe_print"]
 
 
 class AmpState:
@@ -20,10 +20,10 @@ class AmpState:
 
     Attributes:
         session: What the last ``initialize`` set up; ``None`` before it.
-        handle: What the last ``init`` (also that of ``initialize`` at O1) returned, or ``None``.
+        handle: What the last ``init`` returned, while its casts are on; else the handle of the last
+            ``initialize`` at O1, or ``None``.
         half_dtype: Half dtype of later set-ups, see ``amp.set_half_dtype``.
         allow_incoming_model_not_fp32: Accept half models in ``initialize``.
-        hard_override: Print what is refused otherwise.
         verbosity: 0 prints nothing, 1 the start and the overflows, 2 more.
     """
 
@@ -35,7 +35,6 @@ class AmpState:
         self.handle: Any = None
         self.half_dtype = torch.float16
         self.allow_incoming_model_not_fp32 = False
-        self.hard_override = False
         self.verbosity = 1
 
     def add(self, session: "AmpSession", optimizers: Iterable[Optimizer]) -> None:
@@ -63,8 +62,12 @@ class AmpState:
 
     @property
     def loss_scalers(self) -> "list[ApexScaler]":
-        """The scaler of each loss of the last ``initialize``; empty before it."""
-        return [] if self.session is None else self.session.loss_scalers
+        """The scaler of each loss of the last ``initialize``; empty if mixed precision is off.
+
+        Raises:
+            AttributeError: ``initialize`` was not called.
+        """
+        return self._session_with("loss_scalers").loss_scalers
 
     @property
     def opt_properties(self) -> Any:
@@ -73,26 +76,15 @@ class AmpState:
         Raises:
             AttributeError: ``initialize`` was not called.
         """
+        return self._session_with("opt_properties").properties
+
+    def _session_with(self, name: str) -> "AmpSession":
         if self.session is None:
             raise AttributeError(
-                "amp._amp_state has no opt_properties yet; call amp.initialize(model, optimizer, "
+                f"amp._amp_state has no {name} yet; call amp.initialize(model, optimizer, "
                 "opt_level=...) first"
             )
-        return self.session.properties
-
-
-def warn_or_err(message: str) -> None:
-    """Raise an error, or print it if ``_amp_state.hard_override`` is set.
-
-    Args:
-        message: What is wrong.
-
-    Raises:
-        RuntimeError: Unless overridden.
-    """
-    if not _amp_state.hard_override:
-        raise RuntimeError(message)
-    maybe_print(f"Warning: {message}")
+        return self.session
 
 
 def maybe_print(message: str, rank0: bool = False) -> None:
@@ -118,7 +110,15 @@ def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
 
     Yields:
         Each tensor of its parameter groups, in order.
+
+    Raises:
+        TypeError: It is no optimizer.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"master_params of {type(optimizer).__name__}; allowed: an optimizer; write "
+            "amp.master_params(optimizer)"
+        )
     for group in optimizer.param_groups:
         yield from group["params"]
 

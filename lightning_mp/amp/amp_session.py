@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import maybe_print
+from lightning_mp.amp.apex_arguments import check_scaled
 from lightning_mp.amp.apex_properties import ApexProperties
 from lightning_mp.amp.apex_scaler import ApexScaler
 from lightning_mp.amp.engine import AmpEngine
@@ -58,11 +59,17 @@ class AmpSession:
 
         Yields:
             The loss in FP32, times the scale.
+
+        Raises:
+            TypeError: The loss is no tensor, or an optimizer is none.
+            ValueError: There is no optimizer.
+            IndexError: There is no such scaler.
         """
         engine = self.engine
         if engine is None:
             yield loss
             return
+        check_scaled(loss, optimizers, loss_id, len(self.loss_scalers))
         scaler = engine.scalers[loss_id]
         backwards = engine.own(optimizers)
         window = backwards.window(loss, scaler, optimizers, delay_unscale=delay_unscale)
@@ -70,17 +77,16 @@ class AmpSession:
             # Activation checkpointing runs parts of the forward again in here.
             yield scaled_loss
         scale = scaler.scale
+        if backward.is_put_off:
+            # Scales stay equal over processes: what is found now is found again at the exchange.
+            return
         self._record(backward.check, loss_id, is_final=not delay_overflow_check)
         if not delay_unscale:
             backwards.note_scales(optimizers, scale, scaler.next_scale)
 
-    def print_overflows(self, *, wait: bool = False) -> None:
-        """Print a line for each overflow that the device has told of since the last call.
-
-        Args:
-            wait: Wait for the device to tell of the latest backwards too.
-        """
-        while self._unprinted and (wait or self._unprinted[0][0].is_ready()):
+    def print_overflows(self) -> None:
+        """Print a line for each overflow that the device has told of since the last call."""
+        while self._unprinted and self._unprinted[0][0].is_ready():
             flag, loss_id, scale = self._unprinted.pop(0)
             if not flag.read():
                 continue

@@ -1,26 +1,29 @@
-"""Checks of what is passed to ``amp.initialize``; a refused call changes nothing."""
+"""Checks of what is passed to the Apex API; a refused call changes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
 from lightning_mp.amp.model_cast import check_castable
-from lightning_mp.amp.opt_levels import OptLevelProperties
+from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties
 
 __all__ = [
+    "check_are_optimizers",
     "check_models",
     "check_optimizers",
+    "check_output_dtype",
+    "check_scaled",
     "model_list",
     "optimizer_list",
     "parse_num_losses",
     "raise_half_parameters",
+    "scaled_optimizers",
+    "scaler_bounds",
 ]
-
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def model_list(models: Any) -> list[nn.Module]:
@@ -86,6 +89,104 @@ def parse_num_losses(num_losses: int) -> int:
     return num_losses
 
 
+def scaler_bounds(min_loss_scale: float | None, max_loss_scale: float) -> dict[str, Any]:
+    """Return the arguments of a loss scaler that follow from floor and cap.
+
+    Args:
+        min_loss_scale: Floor; ``None`` and 0 for the usual one.
+        max_loss_scale: Cap.
+
+    Raises:
+        ValueError: One of them is no number; its range is for the scaler to check.
+    """
+    bounds = {"max_loss_scale": max_loss_scale, "min_loss_scale": min_loss_scale or 2.0**-10}
+    for name, value in bounds.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(
+                f"{name} = {value!r}; allowed: a positive number; leave it out for its default"
+            )
+    start = min(2.0**16, bounds["max_loss_scale"])
+    return {**bounds, "init_scale": max(start, bounds["min_loss_scale"])}
+
+
+def check_output_dtype(dtype: torch.dtype | None) -> None:
+    """Refuse what outputs cannot be cast to.
+
+    Args:
+        dtype: Dtype of the models' outputs.
+
+    Raises:
+        ValueError: It is no floating dtype, nor ``None``.
+    """
+    is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    if dtype is not None and not is_floating:
+        raise ValueError(
+            f"cast_model_outputs = {dtype!r}; allowed: a floating dtype such as torch.float16; "
+            "leave it out for torch.float32"
+        )
+
+
+def scaled_optimizers(optimizers: Any) -> list[Any]:
+    """Return what was passed to ``scale_loss`` as a list; what is in it is for others to check.
+
+    Args:
+        optimizers: An optimizer, or several in any iterable.
+    """
+    # A tensor without dimensions has an iterator that fails.
+    if isinstance(optimizers, Tensor) or not isinstance(optimizers, Iterable):
+        return [optimizers]
+    return list(optimizers)
+
+
+def check_scaled(loss: Any, optimizers: Sequence[Optimizer], loss_id: int, num_losses: int) -> None:
+    """Refuse what ``scale_loss`` cannot surround a backward of.
+
+    Args:
+        loss: The loss.
+        optimizers: The optimizers.
+        loss_id: Index of the loss's scaler.
+        num_losses: Number of scalers.
+
+    Raises:
+        TypeError: The loss is no tensor, or an optimizer is none.
+        ValueError: There is no optimizer.
+        IndexError: There is no such scaler.
+    """
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"loss = {type(loss).__name__}; allowed: a tensor with a graph; pass what the "
+            "criterion returned, before .item()"
+        )
+    check_are_optimizers(optimizers)
+    if not optimizers:
+        raise ValueError(
+            "scale_loss has no optimizer, so nothing would be unscaled; allowed: one or more; "
+            "write amp.scale_loss(loss, optimizer)"
+        )
+    if loss_id not in range(num_losses):
+        raise IndexError(
+            f"loss_id = {loss_id!r}; allowed: 0 to {num_losses - 1}; call amp.initialize(..., "
+            "num_losses=loss_id + 1) for more scalers"
+        )
+
+
+def check_are_optimizers(optimizers: Sequence[Any]) -> None:
+    """Refuse what is no optimizer where a loss is to be scaled.
+
+    Args:
+        optimizers: The optimizers.
+
+    Raises:
+        TypeError: One of them is none.
+    """
+    for item in optimizers:
+        if not isinstance(item, Optimizer):
+            raise TypeError(
+                f"{type(item).__name__} in place of an optimizer; allowed: a torch.optim.Optimizer "
+                "or several; pass what amp.initialize returned"
+            )
+
+
 def check_models(models: Sequence[nn.Module], properties: OptLevelProperties) -> None:
     """Refuse wrapped models and, unless the user allows them, half ones.
 
@@ -102,30 +203,37 @@ def check_models(models: Sequence[nn.Module], properties: OptLevelProperties) ->
                 f"the model is wrapped in {type(model).__name__}; allowed: the bare module; call "
                 "amp.initialize first and wrap what it returns"
             )
-        half = [item for item in model.named_parameters() if item[1].dtype in _HALF_DTYPES]
+        half = list(_half_tensors(model))
         if properties.half_dtype is not None:
-            check_castable(model, {parameter for _, parameter in half})
-        for name, parameter in half:
+            check_castable(model, {tensor for _, tensor in half})
+        for name, tensor in half:
             if not _amp_state.allow_incoming_model_not_fp32:
                 raise ValueError(
-                    f"parameter {name!r} has dtype {parameter.dtype}; allowed: torch.float32; "
-                    "remove .half() or .bfloat16() and let amp.initialize cast, or set "
+                    f"{name} has dtype {tensor.dtype}; allowed: torch.float32; remove .half() or "
+                    ".bfloat16() and let amp.initialize cast. A model that was initialised before, "
+                    "or a copy of it, is half too: load its state_dict() into a new model. Or set "
                     "amp._amp_state.allow_incoming_model_not_fp32 = True"
                 )
 
 
 @torch.no_grad()
 def raise_half_parameters(models: Sequence[nn.Module]) -> None:
-    """Turn half parameters into float32 ones, in place, as every level starts from these.
+    """Turn half parameters and buffers into float32 ones, as every level starts from these.
 
     Args:
         models: Models that :func:`check_models` accepts.
     """
     for model in models:
-        for parameter in model.parameters():
-            if parameter.dtype in _HALF_DTYPES:
-                parameter.grad = None
-                parameter.data = parameter.data.float()
+        for _, tensor in list(_half_tensors(model)):
+            tensor.grad = None
+            tensor.data = tensor.data.float()
+
+
+def _half_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            if tensor.dtype in HALF_DTYPES:
+                yield f"{kind} {name!r}", tensor
 
 
 def check_optimizers(

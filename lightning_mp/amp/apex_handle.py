@@ -1,5 +1,6 @@
 """The old, handle-based API of Apex: ``amp.init()``, casts everywhere, no model handed in."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
 from lightning_mp.amp.amp_session import AmpSession
+from lightning_mp.amp.apex_arguments import check_are_optimizers, parse_num_losses
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.function_casts import FunctionCasts, disable_casts
 from lightning_mp.amp.loss_scaler import LossScaler
@@ -24,7 +26,7 @@ class AmpHandle:
     Args:
         casts: The casts; ``None`` if mixed precision is off.
         loss_scale: ``"dynamic"`` or a fixed scale.
-        enable_caching: Whether weights are cast once per forward; here they always are.
+        enable_caching: What ``has_cache`` tells.
         verbose: Whether more is printed.
 
     Example:
@@ -47,11 +49,17 @@ class AmpHandle:
         self._casts = casts
         self._loss_scale = loss_scale
         self._region: AbstractContextManager[None] | None = None
+        self._thread: threading.Thread | None = None
         self._session = self.new_session(1)
 
     def is_active(self) -> bool:
         """Tell whether the casts are on."""
         return self._casts is not None and self._casts.is_active()
+
+    @property
+    def is_region_open(self) -> bool:
+        """Whether this handle has switched the casts on for a whole thread."""
+        return self._region is not None
 
     @contextmanager
     def scale_loss(self, loss: Tensor, optimizer: Optimizer) -> Iterator[Tensor]:
@@ -63,6 +71,9 @@ class AmpHandle:
 
         Yields:
             The scaled loss.
+
+        Raises:
+            TypeError: The loss is no tensor, or the optimizer is none.
         """
         with self._session.scale_loss(
             loss, [optimizer], loss_id=0, delay_unscale=False, delay_overflow_check=False
@@ -78,8 +89,14 @@ class AmpHandle:
 
         Returns:
             What stands in for the optimizer.
+
+        Raises:
+            TypeError: It is no optimizer.
+            ValueError: ``num_loss`` is no positive int.
         """
-        return OptimizerWrapper(optimizer, self.new_session(num_loss))
+        if self._casts is not None:
+            check_are_optimizers([optimizer])
+        return OptimizerWrapper(optimizer, self.new_session(parse_num_losses(num_loss)))
 
     def new_session(self, num_losses: int) -> AmpSession:
         """Set up loss scalers without models.
@@ -98,7 +115,7 @@ class AmpHandle:
     def activate(self) -> None:
         """Switch the casts on in this thread, until :meth:`_deactivate`."""
         if self._casts is not None and self._region is None:
-            self._region = self._casts.context()
+            self._region, self._thread = self._casts.context(), threading.current_thread()
             self._region.__enter__()
 
     def _clear_cache(self) -> None:
@@ -109,9 +126,28 @@ class AmpHandle:
         return disable_casts()
 
     def _deactivate(self) -> None:
-        region, self._region = self._region, None
-        if region is not None:
+        region, thread = self._region, self._thread
+        if region is None or thread is None:
+            return
+        if thread is not threading.current_thread():
+            if thread.is_alive():
+                raise RuntimeError(
+                    f"casts of amp.init() = on in the thread {thread.name!r}; allowed: to switch "
+                    "them off in that thread; call the handle's _deactivate() there"
+                )
+            _OF_DEAD_THREADS.append(region)
+        elif not self.is_active():
+            raise RuntimeError(
+                "handle._deactivate() where its casts are not on; allowed: outside of "
+                "amp.disable_casts(); leave that block first"
+            )
+        else:
             region.__exit__(None, None, None)
+        self._region = None
+
+
+# Never ended: an end changes the state of the thread that it happens in.
+_OF_DEAD_THREADS: list[AbstractContextManager[None]] = []
 
 
 def init(
@@ -130,7 +166,7 @@ def init(
     Args:
         enabled: ``False`` returns a handle that does nothing.
         loss_scale: ``"dynamic"`` or a fixed scale.
-        enable_caching: Kept for old code; weights are cast once per forward in any case.
+        enable_caching: Kept for old code.
         verbose: Kept for old code.
         allow_banned: Whether banned functions run in float32 instead of being refused.
 
@@ -139,9 +175,12 @@ def init(
 
     Raises:
         ValueError: ``loss_scale`` is none.
+        RuntimeError: The casts are on in another thread.
     """
     half_dtype = _amp_state.half_dtype
-    casts = FunctionCasts(half_dtype, allow_banned=allow_banned) if enabled else None
+    casts = None
+    if enabled:
+        casts = FunctionCasts(half_dtype, allow_banned=allow_banned, is_lasting=True)
     handle = AmpHandle(casts, loss_scale=loss_scale, enable_caching=enable_caching, verbose=verbose)
     if isinstance(_amp_state.handle, AmpHandle):
         _amp_state.handle._deactivate()

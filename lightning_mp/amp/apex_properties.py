@@ -34,5 +34,5 @@ class ApexProperties:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in OptLevelProperties.__dataclass_fields__:
             raise AttributeError(f"opt_properties has no {name!r}; see opt_properties.options")
-        off = 1.0 if name == "loss_scale" else None
-        return off if self._properties is None else getattr(self._properties, name)
+        off = {"loss_scale": 1.0, "patch_torch_functions": False}
+        return off.get(name) if self._properties is None else getattr(self._properties, name)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from lightning_mp.amp.function_casts import active_half_dtype, active_mode
 from lightning_mp.amp.op_lists import Policy
-from lightning_mp.amp.torch_calls import HALF_DTYPES
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.tree import map_tensors
 
 __all__ = ["CastFunction"]

@@ -139,6 +139,7 @@ _OPERATORS: dict[str, str] = {
     "__rmatmul__": "matmul",
     "linalg.matmul": "matmul",
     "linalg.multi_dot": "linalg_multi_dot",
+    "linalg.vecdot": "linalg_vecdot",
     # Recurrent functions, padded and packed.
     "lstm": "lstm.input lstm.data",
     "gru": "gru.input gru.data",

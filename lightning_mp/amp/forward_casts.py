@@ -8,7 +8,11 @@ from torch import nn
 
 from lightning_mp.amp.forward_mode import HalfForwardMode
 from lightning_mp.amp.function_cast_hooks import FunctionCastHooks
-from lightning_mp.amp.function_casts import FunctionCasts, Implementation
+from lightning_mp.amp.function_casts import (
+    FunctionCasts,
+    Implementation,
+    default_device_type,
+)
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.module_hooks import ModuleHooks
 from lightning_mp.amp.opt_levels import OptLevelProperties
@@ -48,7 +52,8 @@ class ForwardCasts:
         self._raises_inputs = raises_inputs
         self._implementation: Implementation = implementation
         self._models: list[nn.Module] = []
-        self._hooks: list[ModuleHooks | FunctionCastHooks | PlainCasts] = []
+        self._hooks: list[ModuleHooks | PlainCasts] = []
+        self._function_hooks: list[FunctionCastHooks] = []
 
     def add(self, modules: Sequence[nn.Module], masters: MasterWeights) -> None:
         """Hook more models.
@@ -77,8 +82,7 @@ class ForwardCasts:
         half_dtype = self._properties.function_dtype
         if half_dtype is None:
             return
-        tensors = (item for model in self._models for item in model.parameters())
-        device_types = tuple(sorted({item.device.type for item in tensors})) or ("cpu",)
+        device_types = self._device_types()
         if self.functions is None or self.functions.device_types != device_types:
             self.functions = FunctionCasts(
                 half_dtype,
@@ -86,13 +90,33 @@ class ForwardCasts:
                 implementation=self._implementation,
                 device_types=device_types,
             )
-            self._remove_hooks()
-        self._hooks += [
+            for hooks in self._function_hooks:
+                hooks.casts = self.functions
+        self._function_hooks += [
             FunctionCastHooks(
-                model, self.functions, output_dtype=self._output_dtype or torch.float32
+                model,
+                self.functions,
+                output_dtype=self._output_dtype or torch.float32,
+                before_scope=self._follow,
             )
-            for model in self._models[len(self._hooks) :]
+            for model in self._models[len(self._function_hooks) :]
         ]
+
+    def _follow(self, model: nn.Module) -> None:
+        """Follow a model that was moved since: kernels cast on one type of device only."""
+        first = next(model.parameters(), None)
+        if first is None or self.functions is None:
+            return
+        if first.device.type not in self.functions.device_types:
+            self.follow_devices()
+
+    def _device_types(self) -> tuple[str, ...]:
+        """Return where the models are: by their parameters, else buffers, else by default."""
+        for tensors_of in (nn.Module.parameters, nn.Module.buffers):
+            tensors = (item for model in self._models for item in tensors_of(model))
+            if found := {item.device.type for item in tensors}:
+                return tuple(sorted(found))
+        return (default_device_type(),)
 
     def context(self) -> AbstractContextManager[object]:
         """Return the context that forward, loss and backward run in."""
@@ -103,10 +127,7 @@ class ForwardCasts:
 
     def remove(self) -> None:
         """Leave the models as they were before."""
-        self._remove_hooks()
-        self._models, self.functions = [], None
-
-    def _remove_hooks(self) -> None:
-        for hooks in self._hooks:
+        for hooks in [*self._hooks, *self._function_hooks]:
             hooks.remove()
-        self._hooks = []
+        self._hooks, self._function_hooks = [], []
+        self._models, self.functions = [], None

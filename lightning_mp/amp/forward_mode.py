@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_mp.amp import forward_tables as tables
 from lightning_mp.amp.cross_entropy import half_cross_entropy
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.torch_calls import (
-    HALF_DTYPES,
     Args,
     Kwargs,
     are_plain,

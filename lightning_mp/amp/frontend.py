@@ -16,21 +16,25 @@ from torch.optim import Optimizer
 from lightning_mp.amp._amp_state import _amp_state, maybe_print
 from lightning_mp.amp.amp_session import AmpSession
 from lightning_mp.amp.apex_arguments import (
+    check_are_optimizers,
     check_models,
     check_optimizers,
+    check_output_dtype,
     model_list,
     optimizer_list,
     parse_num_losses,
     raise_half_parameters,
+    scaled_optimizers,
+    scaler_bounds,
 )
 from lightning_mp.amp.apex_handle import AmpHandle
+from lightning_mp.amp.apex_properties import ApexProperties
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
-from lightning_mp.amp.opt_levels import OptLevelProperties, resolve_opt_level
+from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties, resolve_opt_level
+from lightning_mp.amp.own_hook import remove_casts
 
 __all__ = ["initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
-
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def initialize(
@@ -57,7 +61,8 @@ def initialize(
     """Set models and optimizers up for mixed precision, in place.
 
     Call it once, after the models are on their device and before they are wrapped for data
-    parallelism. A later call, for other models, leaves the earlier ones as they work.
+    parallelism. A later call, for other models, leaves the earlier ones as they work; one for the
+    same model, which O0 and O1 leave in float32, replaces its casts.
 
     Args:
         models: A module, or a list or tuple of modules, in float32.
@@ -115,16 +120,9 @@ def initialize(
         master_weights=master_weights,
         loss_scale=loss_scale,
     )
-    floor: dict[str, Any] = {"min_loss_scale": min_loss_scale} if min_loss_scale else {}
-    scalers = [
-        LossScaler(
-            properties.loss_scale,
-            init_scale=max(min(2.0**16, max_loss_scale), min_loss_scale or 0.0),
-            max_loss_scale=max_loss_scale,
-            **floor,
-        )
-        for _ in range(num_scalers)
-    ]
+    check_output_dtype(cast_model_outputs)
+    bounds = scaler_bounds(min_loss_scale, max_loss_scale)
+    scalers = [LossScaler(properties.loss_scale, **bounds) for _ in range(num_scalers)]
     check_models(given_models, properties)
     check_optimizers(given_optimizers, given_models, properties)
     engine = AmpEngine(
@@ -135,11 +133,14 @@ def initialize(
         raises_inputs=properties.cast_model_type == torch.float32,
         fused=fused,
     )
+    for model in given_models:
+        remove_casts(model)
     raise_half_parameters(given_models)
     engine.convert(*given_models)
-    engine.own(given_optimizers)
+    engine.own(given_optimizers).watch(given_models)
     _register(AmpSession(engine), given_optimizers, verbosity)
-    if engine.casts is not None:
+    is_on_for_all = isinstance(_amp_state.handle, AmpHandle) and _amp_state.handle.is_region_open
+    if engine.casts is not None and not is_on_for_all:
         _amp_state.handle = AmpHandle(engine.casts)
     _print_banner(properties)
     return returned
@@ -172,15 +173,12 @@ def scale_loss(
 
     Raises:
         RuntimeError: ``initialize`` was not called, or not with this optimizer.
+        TypeError: The loss is no tensor, or an optimizer is none.
+        ValueError: There is no optimizer, or they are of several ``initialize`` calls.
         IndexError: There is no such scaler.
     """
-    given = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+    given = scaled_optimizers(optimizers)
     session = _session_of(given)
-    if session.engine is not None and not 0 <= loss_id < len(session.loss_scalers):
-        raise IndexError(
-            f"loss_id = {loss_id}; allowed: 0 to {len(session.loss_scalers) - 1}; call "
-            f"amp.initialize(..., num_losses={loss_id + 1}) for more scalers"
-        )
     with session.scale_loss(
         loss,
         given,
@@ -222,10 +220,16 @@ def load_state_dict(state_dict: Mapping[str, Mapping[str, Any]]) -> None:
 
     Raises:
         RuntimeError: ``initialize`` was not called.
+        TypeError: It is no mapping.
         ValueError: A key or value is none of a loss scaler; nothing is changed then.
     """
     scalers = _last_session().loss_scalers
-    unknown = [key for key in state_dict if "loss_scaler" not in key]
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            f"amp state = {type(state_dict).__name__}; allowed: a mapping; pass what "
+            "amp.state_dict() returned, such as checkpoint['amp']"
+        )
+    unknown = [key for key in state_dict if "loss_scaler" not in str(key)]
     if unknown:
         raise ValueError(
             f"amp state has the key {unknown[0]!r}; allowed: 'loss_scaler0', 'loss_scaler1', ...; "
@@ -259,7 +263,7 @@ def set_half_dtype(dtype: torch.dtype) -> None:
     Raises:
         ValueError: It is neither.
     """
-    if dtype not in _HALF_DTYPES:
+    if dtype not in HALF_DTYPES:
         raise ValueError(
             f"half dtype = {dtype!r}; allowed are torch.float16 and torch.bfloat16; choose one, or "
             "opt_level='O0' for float32"
@@ -299,6 +303,7 @@ def _session_of(optimizers: list[Any]) -> AmpSession:
         type(item).__name__ for item, found in zip(optimizers, each, strict=True) if found is None
     ]
     if strangers and last.engine is not None:
+        check_are_optimizers(optimizers)
         raise RuntimeError(
             f"{strangers[0]} was not initialised; pass it to amp.initialize(model, optimizer, ...) "
             "together with its model, and use what that returns"
@@ -309,14 +314,5 @@ def _session_of(optimizers: list[Any]) -> AmpSession:
 def _print_banner(properties: OptLevelProperties) -> None:
     # Line by line as Apex printed them: existing log readers look for these names.
     maybe_print(f"Selected optimization level {properties.opt_level}", rank0=True)
-    values = properties.describe()
-    names = (
-        "opt_level",
-        "cast_model_type",
-        "patch_torch_functions",
-        "keep_batchnorm_fp32",
-        "master_weights",
-        "loss_scale",
-    )
-    for name, value in [("enabled", True), *((name, values[name]) for name in names)]:
+    for name, value in ApexProperties(properties).options.items():
         maybe_print(f"{name:<22} : {value}", rank0=True)

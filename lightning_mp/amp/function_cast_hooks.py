@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from lightning_mp.amp.cast_mark import casts_are_off
 from lightning_mp.amp.function_casts import FunctionCasts, casts_are_active
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.own_hook import OwnHook, function_of
-from lightning_mp.amp.torch_calls import HALF_DTYPES
 from lightning_mp.amp.tree import map_tensors
 
 __all__ = ["FunctionCastHooks"]
@@ -35,6 +35,11 @@ class FunctionCastHooks:
         output_dtype: Dtype of its float32 and half outputs; None leaves them as they are.
         is_scope: Whether the forward enters the casts. If not, only the outputs are cast: somebody
             else keeps the casts on.
+        before_scope: Called with the model before its forward enters the casts; it may replace
+            ``casts``.
+
+    Attributes:
+        casts: The casts that the next forward runs in.
 
     Example:
         >>> model = nn.Linear(7, 3)
@@ -52,14 +57,17 @@ class FunctionCastHooks:
         *,
         output_dtype: torch.dtype | None = torch.float32,
         is_scope: bool = True,
+        before_scope: Callable[[nn.Module], None] | None = None,
     ) -> None:
-        self._casts = casts
+        self.casts = casts
+        self._before_scope = before_scope
         self._output_dtype = output_dtype
         self._is_scope = is_scope
         self._forward = function_of(module.forward)
         self._local = threading.local()
         # Forwards in progress in all threads: compiled code is guarded by it.
         self._num_open = 0
+        self._lock = threading.Lock()
         before = OwnHook(module, self._before_forward, is_compilable=True)
         after = OwnHook(module, self._after_forward, is_compilable=True)
         self._handles = [
@@ -93,10 +101,13 @@ class FunctionCastHooks:
     def _enter(self, module: nn.Module) -> None:
         region: AbstractContextManager[None] | None = None
         if not self._is_left_alone(module):
-            region = self._casts.context() if self._is_scope else nullcontext()
+            if self._before_scope is not None:
+                self._before_scope(module)
+            region = self.casts.context() if self._is_scope else nullcontext()
             region.__enter__()
         self._regions.append(region)
-        self._num_open += 1
+        with self._lock:
+            self._num_open += 1
 
     def _finish(self, output: Any) -> Any:
         return map_tensors(self._to_output, output) if self._leave() else None
@@ -106,7 +117,8 @@ class FunctionCastHooks:
         if not self._regions:
             return False
         region = self._regions.pop()
-        self._num_open -= 1
+        with self._lock:
+            self._num_open -= 1
         if region is not None:
             region.__exit__(None, None, None)
         return region is not None and self._output_dtype is not None

@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_mp.amp.cast_mark import casts_are_off
 from lightning_mp.amp.op_lists import Policy
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.policy_table import POLICIES
 from lightning_mp.amp.torch_calls import (
-    HALF_DTYPES,
     Args,
     Kwargs,
     are_plain,
@@ -211,7 +211,6 @@ _COMPOSITES: dict[Callable, Callable | None] = {
     for owner, name in (
         (F, "gaussian_nll_loss"),
         (F, "gumbel_softmax"),
-        (F, "huber_loss"),
         (F, "linear_cross_entropy"),
         (F, "lp_pool1d"),
         (F, "lp_pool2d"),

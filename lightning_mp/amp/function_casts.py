@@ -18,6 +18,7 @@ from lightning_mp.amp.cast_mark import casts_are_off, casts_off, casts_on
 from lightning_mp.amp.function_cast_mode import FunctionCastMode
 from lightning_mp.amp.native_casts import (
     NativeCasts,
+    autocast_off,
     native_disabled,
     native_is_active,
     native_status,
@@ -33,6 +34,7 @@ __all__ = [
     "active_mode",
     "casts_are_active",
     "clear_cast_cache",
+    "default_device_type",
     "disable_casts",
 ]
 
@@ -48,6 +50,8 @@ class FunctionCasts:
         implementation: ``"native"``, ``"python"``, or ``"auto"``: native where it is available.
         device_types: Types of the devices that hold the model; the accelerator's by default, the
             CPU's if there is none. Only the choice of the implementation depends on them.
+        is_lasting: Whether regions last longer than a step. The kernels keep no half copies of
+            weights then, because they do not notice when somebody writes to a weight.
 
     Raises:
         ValueError: An argument is not one of those allowed.
@@ -67,6 +71,7 @@ class FunctionCasts:
         allow_banned: bool = False,
         implementation: Implementation = "auto",
         device_types: Sequence[str] | None = None,
+        is_lasting: bool = False,
     ) -> None:
         if implementation not in get_args(Implementation):
             raise ValueError(
@@ -75,7 +80,8 @@ class FunctionCasts:
             )
         self.half_dtype = half_dtype
         self.allow_banned = allow_banned
-        self.device_types = tuple(dict.fromkeys(device_types or (_default_device_type(),)))
+        self._is_lasting = is_lasting
+        self.device_types = tuple(dict.fromkeys(device_types or (default_device_type(),)))
         self._native: NativeCasts | None = None
         self._mode = FunctionCastMode(half_dtype, allow_banned=allow_banned)
         self.reason = "the Python mode was asked for"
@@ -94,8 +100,9 @@ class FunctionCasts:
     def context(self) -> Iterator[None]:
         """Cast in this region.
 
-        Inside a region of the same object it does nothing. The end of the outermost region, also
-        by an exception, drops the half copies of weights.
+        Inside a region of the same object it does nothing; inside torch.autocast, the casts of O1
+        take its place. The end of the outermost region, also by an exception, drops the half copies
+        of weights.
         """
         if self.is_active():
             yield
@@ -122,7 +129,13 @@ class FunctionCasts:
         # Autocast for a device without kernels: modules that ask whether mixed precision is on,
         # as recurrent ones do before they refuse a mixture of dtypes, are told yes.
         switch_on = casts_on() if casts_are_off() else nullcontext()
-        with switch_on, torch.autocast("ipu", dtype=torch.bfloat16), self._cached(), self._mode:
+        with (
+            switch_on,
+            autocast_off(list(filter(_has_autocast_on, self.device_types))),
+            torch.autocast("ipu", dtype=torch.bfloat16),
+            self._cached(),
+            self._mode,
+        ):
             yield
 
     @contextmanager
@@ -133,7 +146,7 @@ class FunctionCasts:
         overlay = self._mode if has_overlay else nullcontext()
         _NATIVE.modes = [*_native_modes(), self._mode]
         try:
-            with native.context(), self._cached(), overlay:
+            with native.context(keeps_copies=not self._is_lasting), self._cached(), overlay:
                 yield
         finally:
             _NATIVE.modes = _NATIVE.modes[:-1]
@@ -212,6 +225,12 @@ def clear_cast_cache() -> None:
         torch.clear_autocast_cache()
 
 
+def default_device_type() -> str:
+    """Return the accelerator's type of device, the CPU's if there is none."""
+    accelerator = torch.accelerator.current_accelerator()
+    return "cpu" if accelerator is None else accelerator.type
+
+
 def _python_mode() -> FunctionCastMode | None:
     if casts_are_off():
         return None
@@ -230,6 +249,7 @@ def _native_modes() -> list[FunctionCastMode]:
     return getattr(_NATIVE, "modes", [])
 
 
-def _default_device_type() -> str:
-    accelerator = torch.accelerator.current_accelerator()
-    return "cpu" if accelerator is None else accelerator.type
+def _has_autocast_on(device_type: str) -> bool:
+    """Tell whether an autocast around a region would cast what the mode has cast already."""
+    is_known = torch.amp.is_autocast_available(device_type)
+    return is_known and torch.is_autocast_enabled(device_type)

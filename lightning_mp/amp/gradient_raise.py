@@ -1,4 +1,4 @@
-"""FP32 gradients in place of half ones."""
+"""FP32 tensors in place of half ones, gradients above all."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.kernels.reference import copy_to_float32
 
 __all__ = ["raise_gradients", "widened"]
-
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 @torch.no_grad()
@@ -28,7 +27,7 @@ def raise_gradients(parameters: Sequence[Tensor], masters: MasterWeights) -> Non
         if gradient.is_sparse:
             # In this order: coalescing adds.
             parameter.grad = gradient.to(torch.float32).coalesce()
-        elif gradient.dtype in _HALF_DTYPES:
+        elif gradient.dtype in HALF_DTYPES:
             halves.append(parameter)
     targets = [masters.of(parameter).detach() for parameter in halves]
     likes = [target if target.dtype == torch.float32 else target.float() for target in targets]
@@ -37,12 +36,10 @@ def raise_gradients(parameters: Sequence[Tensor], masters: MasterWeights) -> Non
         parameter.grad = copy
 
 
-def widened(gradient: Tensor) -> Tensor:
-    """Return a gradient in FP32 if it is half, and itself if not.
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in FP32 if it is half, and itself if not.
 
     Args:
-        gradient: A dense or sparse gradient.
+        tensor: A dense or sparse tensor of any dtype.
     """
-    if gradient.dtype not in _HALF_DTYPES:
-        return gradient
-    return gradient.to(torch.float32)
+    return tensor.to(torch.float32) if tensor.dtype in HALF_DTYPES else tensor

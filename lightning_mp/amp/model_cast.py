@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from lightning_mp.amp.opt_levels import OptLevelProperties
+from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties
 
 __all__ = ["castable_buffers", "castable_parameters", "check_castable", "kept_module_types"]
 
@@ -26,7 +26,6 @@ _NORMS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
     nn.RMSNorm,
 )
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def kept_module_types(properties: OptLevelProperties) -> tuple[type[nn.Module], ...]:
@@ -79,11 +78,12 @@ def check_castable(module: nn.Module, known: Container[Tensor] = ()) -> None:
             "Remove the .double() call, or train with precision='64-true'."
         )
     for name, parameter in module.named_parameters():
-        if parameter.dtype in _HALF_DTYPES and parameter not in known:
+        if parameter.dtype in HALF_DTYPES and parameter not in known:
             raise ValueError(
                 f"parameter {name!r} has dtype {parameter.dtype}; the model must come in "
                 "torch.float32, since master weights made from half values have lost their low "
-                "bits. Remove the .half()/.bfloat16() call: the opt level casts by itself."
+                "bits. Remove the .half()/.bfloat16() call: the opt level casts by itself. If an "
+                "earlier set-up did it (Fabric's), call fabric.strategy.precision.teardown() first."
             )
 
 

@@ -5,6 +5,7 @@ loaded goes into the masters without rounding. Inputs of the model's ``forward``
 outputs FP32, as Apex did; code that calls a submodule directly stays half.
 """
 
+import threading
 from typing import Any
 
 import torch
@@ -44,8 +45,7 @@ class ModuleHooks:
         self._half_dtype = half_dtype
         self._output_dtype = output_dtype
         self._forward = function_of(module.forward)
-        # One entry per forward in progress, None for a borrowed call.
-        self._modes: list[HalfForwardMode | None] = []
+        self._local = threading.local()
         copied = CopiedCasts(half_dtype, output_dtype)
         before = OwnHook(module, self._before_forward, for_copies=copied.before_forward)
         after = OwnHook(module, self._after_forward, for_copies=copied.after_forward)
@@ -72,6 +72,11 @@ class ModuleHooks:
         # torch calls no hook after an interrupt (KeyboardInterrupt) in forward.
         while self._modes:
             self._leave_forward()
+
+    @property
+    def _modes(self) -> list[HalfForwardMode | None]:
+        """One entry per forward in progress in this thread, None for a borrowed call."""
+        return self._local.__dict__.setdefault("modes", [])
 
     def _after_state_dict(
         self, module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any

@@ -12,14 +12,14 @@ import torch
 
 from lightning_mp.amp.native_installation import INSTALLATION
 from lightning_mp.amp.native_library import load_native_library
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 
-__all__ = ["NativeCasts", "native_disabled", "native_is_active", "native_status"]
+__all__ = ["NativeCasts", "autocast_off", "native_disabled", "native_is_active", "native_status"]
 
 # No build of torch has kernels for it; switched on, it makes compiled code see that O1 is on.
 _GUARD_DEVICE = "ipu"
 # Lowers nothing. As the dtype of an autocast that is off, it tells the kernels that O1 is on.
 _MARK = torch.float64
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 class NativeCasts:
@@ -48,7 +48,7 @@ class NativeCasts:
     """
 
     def __init__(self, half_dtype: torch.dtype, device_types: tuple[str, ...]) -> None:
-        if half_dtype not in _HALF_DTYPES:
+        if half_dtype not in HALF_DTYPES:
             raise ValueError(
                 f"half_dtype = {half_dtype}; allowed: torch.float16, torch.bfloat16; "
                 "choose the dtype that matrix products are to run in"
@@ -60,7 +60,7 @@ class NativeCasts:
         if half_dtype not in _half_dtypes_of(device_type):
             raise ValueError(
                 f"half_dtype = {half_dtype}; allowed on {device_type}: "
-                f"{', '.join(map(str, _half_dtypes_of(device_type)))}; choose one of them"
+                f"{', '.join(sorted(map(str, _half_dtypes_of(device_type))))}; choose one of them"
             )
         self.device_type = device_type
         self.half_dtype = half_dtype
@@ -71,15 +71,41 @@ class NativeCasts:
         return NativeCasts, (self.half_dtype, (self.device_type,))
 
     @contextmanager
-    def context(self) -> Iterator[None]:
-        """Cast in this region and in this thread; regions nest."""
+    def context(self, *, keeps_copies: bool = True) -> Iterator[None]:
+        """Cast in this region and in this thread; regions nest.
+
+        Args:
+            keeps_copies: Whether half copies of weights are kept in the region. If not, they are
+                cast at each use, and no write to a weight is missed.
+        """
         # Written out, because torch.compile takes torch.autocast in a with statement only.
         with (
+            self._own_copies(),
             torch.autocast(_GUARD_DEVICE, dtype=torch.bfloat16),
             torch.autocast(self._carrier, dtype=_MARK, enabled=False),
-            torch.autocast(self.device_type, dtype=self.half_dtype),
+            torch.autocast(
+                self.device_type,
+                dtype=self.half_dtype,
+                cache_enabled=keeps_copies and torch.is_autocast_cache_enabled(),
+            ),
         ):
             yield
+
+    @contextmanager
+    def _own_copies(self) -> Iterator[None]:
+        """Keep copies of weights apart from those of an outer autocast to the other half dtype.
+
+        torch looks them up by the weight alone.
+        """
+        is_nested = torch.is_autocast_enabled(self.device_type)
+        if not is_nested or torch.get_autocast_dtype(self.device_type) == self.half_dtype:
+            yield
+            return
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
 
 
 def native_status(device_types: tuple[str, ...]) -> tuple[bool, str]:
@@ -111,17 +137,22 @@ def native_is_active() -> bool:
 @contextmanager
 def native_disabled() -> Iterator[None]:
     """Switch native casts off in this region; outside of them it does nothing."""
-    with _autocast_off([kind for kind in INSTALLATION.carriers if _is_active(kind)]):
+    with autocast_off([kind for kind in INSTALLATION.carriers if _is_active(kind)]):
         yield
 
 
 @contextmanager
-def _autocast_off(device_types: list[str]) -> Iterator[None]:
-    """Nest one region per device type; no ExitStack, which torch.compile cannot follow."""
+def autocast_off(device_types: list[str]) -> Iterator[None]:
+    """Switch the autocast of some device types off in this region.
+
+    Args:
+        device_types: The types of device.
+    """
+    # One region within another; no ExitStack, which torch.compile cannot follow.
     if not device_types:
         yield
         return
-    with torch.autocast(device_types[0], enabled=False), _autocast_off(device_types[1:]):
+    with torch.autocast(device_types[0], enabled=False), autocast_off(device_types[1:]):
         yield
 
 
@@ -130,12 +161,12 @@ def _is_active(device_type: str) -> bool:
     return is_marked and torch.is_autocast_enabled(device_type)
 
 
-def _half_dtypes_of(device_type: str) -> tuple[torch.dtype, ...]:
+def _half_dtypes_of(device_type: str) -> frozenset[torch.dtype]:
     """Return those that torch.autocast takes there; with another it warns and stays off."""
     if device_type in ("cpu", "cuda"):
-        return _HALF_DTYPES
+        return HALF_DTYPES
     supported = getattr(torch, device_type).get_amp_supported_dtype()
-    return tuple(dtype for dtype in _HALF_DTYPES if dtype in supported)
+    return HALF_DTYPES.intersection(supported)
 
 
 def _obstacle(device_type: str) -> str:

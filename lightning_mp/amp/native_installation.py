@@ -6,7 +6,6 @@ cache, and a hook that drops autocast's copies of weights after each optimizer s
 
 import hashlib
 import sys
-from collections.abc import Iterable
 from types import ModuleType
 
 import torch
@@ -88,13 +87,13 @@ class NativeInstallation:
                 "import the library that defines it first"
             )
         self._user_policies.update(dict.fromkeys(overloads, policy))
-        outcome = {
-            device_type: _worst(
+        outcome = {}
+        for device_type in self._carriers:
+            owners = {
                 _library().add(name, overload, policy.value, _dispatch_name(device_type))
                 for name, overload in overloads
-            )
-            for device_type in self._carriers
-        }
+            }
+            outcome[device_type] = "taken" if "taken" in owners else "ours"
         if self._carriers:
             self._write_tag()
             if "torch._dynamo" in sys.modules:
@@ -172,10 +171,6 @@ def _overloads(op: str) -> list[tuple[str, str]]:
             if wanted or not any(argument.is_out for argument in schema.arguments):
                 found.append((name, overload))
     return sorted(found)
-
-
-def _worst(outcomes: Iterable[str]) -> str:
-    return "taken" if "taken" in outcomes else "ours"
 
 
 def drop_weight_casts(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What the kernels of O1 leave to Python: users' policies of torch functions, and the ban."""
+"""What the kernels of O1 leave to Python: users' policies of torch functions, and lifted bans."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,7 +31,8 @@ class NativeOverlayMode(FunctionCastMode):
         """Run one torch call, by its policy if it has one of the user's."""
         kwargs = kwargs or {}
         policy = POLICIES.user.get(func)
-        if policy is None and func is F.binary_cross_entropy:
+        if policy is None and self.allow_banned and func is F.binary_cross_entropy:
+            # Else it is left to the kernels, as where no overlay is on.
             policy = Policy.BANNED
         if policy is None or not native_is_active():
             return self.run_unlisted(func, types, args, kwargs)

@@ -180,9 +180,9 @@ OP_POLICIES: tuple[OpPolicy, ...] = (
     # Additions.
     *_rows("torch", Policy.HALF, "einsum tensordot inner", "superset"),
     *_rows("Tensor", Policy.HALF, f"{_HALF_ALIASES} inner", "superset"),
-    *_rows("linalg", Policy.HALF, "matmul multi_dot", "superset"),
+    *_rows("linalg", Policy.HALF, "matmul multi_dot vecdot", "superset"),
     *_rows("functional", Policy.HALF, "prelu scaled_dot_product_attention", "superset"),
-    *_rows("functional", Policy.FP32, "rms_norm", "superset"),
+    *_rows("functional", Policy.FP32, "huber_loss rms_norm", "superset"),
     *_rows(
         "torch",
         Policy.FP32,
@@ -194,8 +194,8 @@ OP_POLICIES: tuple[OpPolicy, ...] = (
     *_rows("special", Policy.FP32, "expm1 erfinv softmax log_softmax", "superset"),
     *_rows("torch", Policy.BANNED_IN_PLACE, "arccos_ arcsin_", "superset"),
     *_rows("Tensor", Policy.BANNED_IN_PLACE, "arccos_ arcsin_", "superset"),
-    *_rows("torch", Policy.PROMOTE, f"{_PROMOTE_ALIASES} {_SEQUENCE_ALIASES}", "superset"),
-    *_rows("Tensor", Policy.PROMOTE, _present(_PROMOTE_ALIASES), "superset"),
+    *_rows("torch", Policy.PROMOTE, f"{_PROMOTE_ALIASES} vdot {_SEQUENCE_ALIASES}", "superset"),
+    *_rows("Tensor", Policy.PROMOTE, f"{_present(_PROMOTE_ALIASES)} vdot", "superset"),
     *_rows("Tensor", Policy.MATCH_FIRST, _present(_PROMOTE_ALIASES, "_"), "superset"),
     *_rows("linalg", Policy.PROMOTE, "cross", "superset"),
     *_rows("functional", Policy.PROMOTE, "bilinear", "superset"),
@@ -231,7 +231,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "a model does the same on each of them",
     ),
     Difference(
-        "einsum, tensordot, inner, multi_dot, scaled_dot_product_attention",
+        "einsum, tensordot, inner, linalg.vecdot, multi_dot, scaled_dot_product_attention",
         "run in the incoming dtypes",
         "run in half",
         "they are matrix products, and torch.autocast does so too",
@@ -244,7 +244,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "one function has one treatment under all its names",
     ),
     Difference(
-        "sub, subtract, rsub, multiply, divide, concat and other names of promoting functions",
+        "sub, subtract, rsub, multiply, divide, vdot, concat and other names of promoters",
         "torch's own promotion, by which a zero-dimensional float32 tensor counts for nothing",
         "promote as their operators do",
         "one function has one treatment under all its names",
@@ -260,6 +260,12 @@ DIFFERENCES: tuple[Difference, ...] = (
         "unknown",
         "runs in float32",
         "it is a norm as layer_norm is, and torch warns of half inputs with float32 weights",
+    ),
+    Difference(
+        "huber_loss",
+        "unknown",
+        "runs in float32",
+        "it is a loss as smooth_l1_loss is",
     ),
     Difference(
         "x **= y",

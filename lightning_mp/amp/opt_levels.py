@@ -5,6 +5,7 @@ where ``keep_batchnorm_fp32`` covers batch norms only. The half dtype may be flo
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +16,7 @@ import torch
 from lightning_mp.amp.scaler_state import LossScale, parse_loss_scale
 
 __all__ = [
+    "HALF_DTYPES",
     "OPT_LEVELS",
     "PRECISION_LEVELS",
     "OptLevelProperties",
@@ -22,7 +24,11 @@ __all__ = [
     "resolve_opt_level",
 ]
 
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = frozenset([torch.float16, torch.bfloat16])
+# "o2", "02", "0O", "2", "O2_bf16", "O2bfloat16", "O2-fp16".
+_MISSPELT_LEVEL = re.compile(
+    r"\s*[o0]?-?([0-3]|(?<=[o0])o)[-_]?(fp16|float16|half|bf16|bfloat16)?\s*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class OptLevelProperties:
     @property
     def half_dtype(self) -> torch.dtype | None:
         """Return the half dtype the model is cast to, or ``None`` if it is not cast to half."""
-        return self.cast_model_type if self.cast_model_type in _HALF_DTYPES else None
+        return self.cast_model_type if self.cast_model_type in HALF_DTYPES else None
 
     @property
     def is_dynamic(self) -> bool:
@@ -148,7 +154,7 @@ def resolve_opt_level(
         _check_only_patched(cast_model_type or None, keep_batchnorm, keep_norms, masters)
 
     cast = _cast_dtype(level, half_dtype, cast_model_type)
-    is_half = cast in _HALF_DTYPES
+    is_half = cast in HALF_DTYPES
     keep_batchnorm, keep_norms = _kept_norms(level, is_half, keep_batchnorm, keep_norms)
     default_scale = _default_loss_scale(level, cast if is_half else half_dtype)
     is_patching = level.patch_torch_functions if patching is None else patching
@@ -199,7 +205,7 @@ def _level_of(opt_level: str) -> OptLevelProperties:
 
 
 def _check_half_dtype(half_dtype: torch.dtype) -> None:
-    if half_dtype not in _HALF_DTYPES:
+    if half_dtype not in HALF_DTYPES:
         raise ValueError(
             f"half_dtype = {half_dtype!r}; allowed are torch.float16 and torch.bfloat16; "
             "choose one of them, or opt_level='O0' for float32"
@@ -209,7 +215,7 @@ def _check_half_dtype(half_dtype: torch.dtype) -> None:
 def _master_weights(
     level: OptLevelProperties, cast: torch.dtype | None, masters: bool | Literal["split"] | None
 ) -> bool | Literal["split"] | None:
-    is_half = cast in _HALF_DTYPES
+    is_half = cast in HALF_DTYPES
     if masters == "split" and cast != torch.bfloat16:
         raise ValueError(
             f"master_weights = 'split' where the model is cast to {_dtype_name(cast)}; it is "
@@ -277,7 +283,7 @@ def _cast_dtype(
         return level.cast_model_type if level.half_dtype is None else half_dtype
     if override is False:
         return None
-    if override not in (torch.float32, *_HALF_DTYPES):
+    if override not in (torch.float32, *HALF_DTYPES):
         raise ValueError(
             f"cast_model_type = {override!r}; allowed are torch.float32, torch.float16, "
             "torch.bfloat16, and False to cast nothing; leave it out for the level's own dtype"
@@ -313,13 +319,20 @@ def _default_loss_scale(level: OptLevelProperties, half_dtype: torch.dtype) -> L
 
 
 def _spelling_hint(value: Any, allowed: Mapping[str, Any] | tuple[str, ...]) -> str:
-    text = str(value)
     hint = "the first character is the capital letter O, not the digit zero"
-    guesses = ("O" + text[1:].replace("O", "0"), "O" + text)
-    for guess in guesses:
-        if guess in allowed:
-            return f"{hint}: write {guess!r}"
-    return f"{hint}; choose one of these"
+    spelt = _MISSPELT_LEVEL.fullmatch(str(value))
+    if spelt is None:
+        return f"{hint}; choose one of these"
+    level = "O" + spelt[1].lower().replace("o", "0")
+    guess = f"{level}-bf16" if (spelt[2] or "").lower().startswith("b") else level
+    if guess in allowed:
+        return f"{hint}: write {guess!r}"
+    if guess not in PRECISION_LEVELS:
+        return f"{hint}; choose one of these"
+    return (
+        f"write {level!r}, and name the half dtype apart: by half_dtype or, for amp.initialize, by "
+        "amp.set_half_dtype"
+    )
 
 
 def _quoted(names: Mapping[str, Any] | tuple[str, ...]) -> str:

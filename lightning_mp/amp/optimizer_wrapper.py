@@ -37,6 +37,7 @@ class OptimizerWrapper:
 
         Raises:
             RuntimeError: There were more losses since the last step than scalers.
+            TypeError: The loss is no tensor.
         """
         loss_id = self._num_losses_scaled
         num_scalers = len(self._session.loss_scalers)
@@ -65,4 +66,7 @@ class OptimizerWrapper:
         return self._optimizer.step() if closure is None else self._optimizer.step(closure)
 
     def __getattr__(self, name: str) -> Any:
+        # What copies an object asks for names before there is anything in it.
+        if "_optimizer" not in self.__dict__:
+            raise AttributeError(name)
         return getattr(self._optimizer, name)

@@ -1,14 +1,15 @@
 """Backwards and steps where the optimizers own the masters: one window at a time, one log."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_mp.amp.gradient_check import GradientCheck
+from lightning_mp.amp.gradient_exchange import GradientExchange
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.overflow_log import OverflowLog
@@ -52,6 +53,15 @@ class OwnedBackwards:
         # Of the last backward that was unscaled for an optimizer: its scale, and the next one.
         self._scales: dict[Optimizer, tuple[Tensor, Tensor]] = {}
         self._is_open = False
+        self._exchange = GradientExchange()
+
+    def watch(self, modules: Iterable[nn.Module]) -> None:
+        """Follow which gradients DDP has yet to average over processes.
+
+        Args:
+            modules: The models, which may be wrapped later.
+        """
+        self._exchange.watch(modules)
 
     def own(self, optimizer: Optimizer) -> OwnedOptimizer:
         """Let an optimizer hold the masters for good; its owner calls its ``step``.
@@ -105,15 +115,18 @@ class OwnedBackwards:
         owned = [self.own(optimizer) for optimizer in optimizers]
         for item in owned:
             item.refresh()
-        parameters = dict.fromkeys(parameter for item in owned for parameter in item.parameters)
+        parameters = list(dict.fromkeys(one for item in owned for one in item.parameters))
+        put_off = self._exchange.put_off(parameters)
         kept = [parameter for item in owned if item.keeps_scaled for parameter in item.parameters]
         window = ScaledBackward(
-            list(parameters),
+            parameters,
             self._gradients,
             scaler,
             names=self._names,
             delay_unscale=delay_unscale,
             kept_scaled=kept,
+            due=self._exchange.due(parameters),
+            is_put_off=bool(put_off),
         )
         self._is_open = True
         try:
@@ -124,6 +137,7 @@ class OwnedBackwards:
         finally:
             self._is_open = False
         window.close()
+        self._exchange.note(parameters, put_off)
 
     def note_scales(
         self, optimizers: Sequence[Optimizer], scale: Tensor, new_scale: Tensor
@@ -143,6 +157,7 @@ class OwnedBackwards:
         for owned in self._owned.values():
             owned.detach()
         self._owned.clear()
+        self._exchange.remove()
 
     def _note_step(self, optimizer: Optimizer, check: GradientCheck) -> None:
         num_steps = self._num_steps[optimizer]

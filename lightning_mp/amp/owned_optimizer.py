@@ -244,6 +244,7 @@ class OwnedOptimizer:
             master = self._masters.of(parameter)
             if master is not parameter:
                 master.grad = None
+                self._gradients.note_use(parameter)
         self._checks, self._start = [], None
         if check is not None and check.has_gradients:
             self._on_step(check)

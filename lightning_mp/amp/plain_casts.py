@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_mp.amp.gradient_raise import widened
 from lightning_mp.amp.own_hook import OwnHook
@@ -39,12 +39,8 @@ class PlainCasts:
             handle.remove()
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return map_tensors(_raised, args), map_tensors(_raised, kwargs)
+        return map_tensors(widened, args), map_tensors(widened, kwargs)
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
         assert self._output_dtype is not None
         return cast_floating(output, self._output_dtype)
-
-
-def _raised(tensor: Tensor) -> Tensor:
-    return widened(tensor) if tensor.is_floating_point() else tensor

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_mp.amp.gradient_raise import widened
 from lightning_mp.amp.own_hook import OwnHook
@@ -35,8 +35,4 @@ class RaisedOutputs:
         self._handle.remove()
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return map_tensors(_raised, output)
-
-
-def _raised(tensor: Tensor) -> Tensor:
-    return widened(tensor) if tensor.is_floating_point() else tensor
+        return map_tensors(widened, output)

@@ -6,10 +6,10 @@ scales of their own, and scales that move between two micro-batches, are summed 
 
 Where the backward is left scaled on purpose (``delay_unscale``), autograd adds to what is there,
 which has the same scale: gradients that are averaged over processes later must stand at the
-parameter then.
+parameter then. So must those of backwards under DDP's ``no_sync``, when the exchange comes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,9 +34,13 @@ class ScaledBackward:
         names: Qualified name of each parameter.
         delay_unscale: Leave the gradients scaled for a later window of the same loss.
         kept_scaled: Parameters whose gradients are checked but stay scaled, for a step to unscale.
+        due: Those of the parameters whose earlier gradients this backward averages over processes
+            together with the fresh ones.
+        is_put_off: Whether fresh gradients wait for a later backward to be averaged.
 
     Attributes:
         check: What was found in the fresh gradients; None before the end and after a delayed one.
+        is_put_off: As passed. Other processes may have found something else then.
     """
 
     def __init__(
@@ -48,7 +52,11 @@ class ScaledBackward:
         names: Mapping[Tensor, str],
         delay_unscale: bool = False,
         kept_scaled: Sequence[Tensor] = (),
+        due: Collection[Tensor] = (),
+        is_put_off: bool = False,
     ) -> None:
+        self.is_put_off = is_put_off
+        self._due = due
         self.check: GradientCheck | None = None
         self._parameters = list(parameters)
         self._gradients = gradients
@@ -79,13 +87,16 @@ class ScaledBackward:
             elif scale is not None:
                 # A copy: autograd adds to it, and an exception must find the old one as it was.
                 parameter.grad = self._rescaled(gradient, scale)
-            elif self._delay_unscale or parameter in self._kept_scaled:
+            elif self._delay_unscale or parameter in self._due or parameter in self._kept_scaled:
                 parameter.grad = _times(widened(gradient), self._scaler.scale)
             else:
                 # DDP writes to the memory of a view into its buckets again.
                 is_bucket = not gradient.is_sparse and gradient._is_view()
                 self._aside[parameter] = gradient.clone() if is_bucket else gradient
                 parameter.grad = None
+            if parameter in self._due and parameter.grad is not None:
+                # In the dtype of DDP's buckets: an FP32 sum is rounded once, before the exchange.
+                parameter.grad = parameter.grad.to(parameter.dtype)
         return scaled
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
@@ -17,10 +18,17 @@ __all__ = ["SharedGradients"]
 
 
 class _Note(NamedTuple):
-    """The gradient that was put at a parameter, and its scale if it is still scaled."""
+    """The gradient that was put at a parameter.
+
+    Attributes:
+        gradient: The gradient.
+        scale: Its scale, if it is still scaled.
+        used_version: How often it had been written when a step used it, None before that.
+    """
 
     gradient: weakref.ref[Tensor]
     scale: Tensor | None = None
+    used_version: int | None = None
 
 
 class SharedGradients:
@@ -84,10 +92,25 @@ class SharedGradients:
         Args:
             parameter: A model parameter.
         """
-        target = self.target_of(parameter)
-        if target is parameter or target.grad is not None or parameter.grad is None:
+        target, gradient = self.target_of(parameter), parameter.grad
+        if target is parameter or target.grad is not None or gradient is None:
             return False
-        return parameter.grad is not self._noted(parameter)
+        if gradient is not self._noted(parameter):
+            return True
+        # Autograd adds to a gradient that an earlier step has used; zeroing writes to it too.
+        used_version = self._notes[parameter].used_version
+        return used_version not in (None, gradient._version) and bool(dense_values(parameter).any())
+
+    def note_use(self, parameter: Tensor) -> None:
+        """Note that a step has used the gradient of a parameter.
+
+        Args:
+            parameter: A model parameter.
+        """
+        noted = self._noted(parameter)
+        if noted is not None:
+            note = self._notes[parameter]
+            self._notes[parameter] = note._replace(used_version=noted._version)
 
     def put(
         self, parameter: Tensor, gradient: Tensor | None, *, scale: Tensor | None = None

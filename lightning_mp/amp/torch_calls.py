@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "HALF_DTYPES",
     "Args",
     "Kwargs",
     "are_plain",
@@ -20,8 +19,6 @@ __all__ = [
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-
-HALF_DTYPES = frozenset([torch.float16, torch.bfloat16])
 
 _PLAIN = frozenset([Tensor, nn.Parameter])
 _OVERRIDE_CHECKS = frozenset(
@@ -122,4 +119,14 @@ def _map(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
         return fn(value)
     if type(value) in (list, tuple):
         return type(value)([_map(fn, item) for item in value])
+    if isinstance(value, (list, tuple)):
+        return _map_subclass(fn, value)
     return value
+
+
+def _map_subclass(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return a plain list or tuple, as a namedtuple takes other arguments, if anything changed."""
+    items = [_map(fn, item) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return items if isinstance(value, list) else tuple(items)

@@ -6,7 +6,7 @@ from torch.optim import Optimizer
 
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.gradient_clip import scale_gradients_
-from lightning_mp.fp16_utils.optimizer_checks import HALF_DTYPES
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.kernels.reference import copy_to_float32
 
 __all__ = ["MasterGroups"]

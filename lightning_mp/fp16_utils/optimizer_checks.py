@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_mp.amp.opt_levels import HALF_DTYPES
 from lightning_mp.amp.scaler_state import ScalerState
 from lightning_mp.fp16_utils.dynamic_loss_scaler import DynamicLossScaler
 from lightning_mp.fp16_utils.loss_scaler import LossScaler
 
-__all__ = ["HALF_DTYPES", "check_optimizer", "check_state", "make_scaler", "scaler_state"]
+__all__ = ["check_optimizer", "check_state", "make_scaler", "scaler_state"]
 
-HALF_DTYPES = (torch.float16, torch.bfloat16)
 _SCALER_ARGUMENTS = ("init_scale", "scale_factor", "scale_window")
 _STATE_KEYS = ("loss_scaler", "overflow", "optimizer_state_dict", "fp32_from_fp16")
 

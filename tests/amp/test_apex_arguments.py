@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from support.engine import Mlp
@@ -35,6 +37,11 @@ def is_unchanged(model, before):
         ({"loss_scale": "abc"}, ValueError, "loss_scale = 'abc'"),
         ({"keep_batchnorm_fp32": "yes"}, ValueError, "keep_batchnorm_fp32 = 'yes'"),
         ({"max_loss_scale": -1.0}, ValueError, r"max_loss_scale = -1\.0"),
+        ({"max_loss_scale": None}, ValueError, "max_loss_scale = None; allowed: a positive number"),
+        ({"min_loss_scale": "1"}, ValueError, "min_loss_scale = '1'; allowed: a positive number"),
+        ({"min_loss_scale": 2.0**25}, ValueError, "min_loss_scale = .* to max_loss_scale"),
+        ({"cast_model_outputs": "half"}, ValueError, "cast_model_outputs = 'half'; allowed: a flo"),
+        ({"cast_model_outputs": torch.int8}, ValueError, r"cast_model_outputs = torch\.int8"),
         ({"opt_level": "O1", "master_weights": True}, ValueError, "master_weights = True at O1"),
     ],
 )
@@ -89,6 +96,43 @@ def test_half_models_are_refused_unless_allowed(level, monkeypatch):
     assert not torch.equal(before, model.last.weight)
 
 
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_half_buffers_are_refused_unless_allowed(level, monkeypatch):
+    model = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5))
+    model[1].running_mean = torch.full((5,), 0.5, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"buffer '1\.running_mean' has dtype torch\.float16"):
+        amp.initialize(model, opt_level=level)
+    monkeypatch.setattr(_amp_state, "allow_incoming_model_not_fp32", True)
+    amp.initialize(model, opt_level=level, verbosity=0)
+    assert model(torch.ones(3, 7)).isfinite().all()
+    assert model.state_dict()["1.running_mean"].dtype == torch.float32
+
+
+def test_what_apex_answered_with_an_attribute_error():
+    """A step before any backward, an optimizer made anew, casts that were never on, no amp."""
+    model = Mlp()
+    optimizer = make_sgd(model)
+    with amp.disable_casts():
+        assert model(torch.ones(5, 13)).dtype == torch.float32
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    before = snapshot(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert all(torch.equal(item, before[name]) for name, item in model.state_dict().items())
+    optimizer = make_sgd(model)
+    loss = model(torch.ones(5, 13)).sum()
+    with (
+        pytest.raises(RuntimeError, match=r"SGD was not init.*pass it to amp\.initialize"),
+        amp.scale_loss(loss, optimizer),
+    ):
+        pass
+    with pytest.raises(ValueError, match=r"initialised before, or a copy of it, is half too"):
+        amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    with pytest.raises(TypeError, match=r"Mlp; allowed: an optimizer; write amp\.master_params"):
+        nn.utils.clip_grad_norm_(amp.master_params(model), 1.0)
+
+
 def test_losses_and_optimizers_that_do_not_belong():
     model, other = Mlp(), Mlp(seed=2)
     first, second = make_sgd(model), make_sgd(other)
@@ -101,6 +145,17 @@ def test_losses_and_optimizers_that_do_not_belong():
             pytest.raises(IndexError, match=f"loss_id = {loss_id}; allowed: 0 to 0"),
             amp.scale_loss(loss, first, loss_id=loss_id),
         ):
+            pass
+    wrong: list[tuple[Any, Any, type[Exception], str]] = [
+        (1.0, first, TypeError, r"loss = float; allowed: a tensor.*before \.item\(\)"),
+        (loss, model, TypeError, r"Mlp in place of an optimizer.*what amp\.initialize returned"),
+        (first, loss, TypeError, "Tensor in place of an optimizer"),
+        (loss, None, TypeError, "NoneType in place of an optimizer"),
+        (loss, {"one": first}, TypeError, "str in place of an optimizer"),
+        (loss, [], ValueError, r"no optimizer, .* write amp\.scale_loss\(loss, optimizer\)"),
+    ]
+    for given, optimizers, error, message in wrong:
+        with pytest.raises(error, match=message), amp.scale_loss(given, optimizers):
             pass
     amp.initialize(other, second, opt_level="O2", verbosity=0)
     with (

@@ -1,3 +1,6 @@
+import copy
+import threading
+
 import pytest
 import torch
 from support.engine import Mlp, make_batches, train_plain
@@ -34,6 +37,84 @@ def test_a_second_call_replaces_the_first():
     second._deactivate()
     assert not first.is_active()
     assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+
+
+def test_a_weight_that_was_written_to_is_cast_anew():
+    amp.set_half_dtype(torch.bfloat16)
+    model, x = torch.nn.Linear(3, 3), torch.ones(5, 3)
+    handle = amp.init()
+    model(x)
+    model.load_state_dict({name: value * 0 for name, value in model.state_dict().items()})
+    assert (model(x) == 0).all()
+    for weight in model.parameters():
+        weight.data = weight.data + 1
+    assert (model(x) == 4).all()
+    handle._deactivate()
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_casts_end_in_the_thread_they_began_in():
+    events = [threading.Event(), threading.Event()]
+    seen = []
+
+    def work():
+        amp.init()
+        events[0].set()
+        assert events[1].wait(timeout=60)
+        seen.append(F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype)
+
+    thread = threading.Thread(target=work, name="worker")
+    thread.start()
+    assert events[0].wait(timeout=60)
+    for call in (_amp_state.handle._deactivate, amp.init):
+        with pytest.raises(RuntimeError, match=r"in the thread 'worker'; .*_deactivate\(\) there"):
+            call()
+    events[1].set()
+    thread.join()
+    assert seen == [torch.float16]
+    handle = amp.init()
+    assert handle.is_active()
+    handle._deactivate()
+    assert not torch._C._is_any_autocast_enabled()
+
+
+def test_casts_end_with_their_handle_whatever_is_initialised_meanwhile():
+    first = amp.init()
+    amp.initialize(Mlp(), opt_level="O1", verbosity=0)
+    assert _amp_state.handle is first
+    second = amp.init()
+    assert _amp_state.handle is second
+    second._deactivate()
+    assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+    first._deactivate()
+    amp.initialize(Mlp(), opt_level="O1", verbosity=0)
+    assert _amp_state.handle not in (first, second)
+
+
+def test_casts_are_ended_where_they_are_on():
+    handle = amp.init()
+    with (
+        amp.disable_casts(),
+        pytest.raises(RuntimeError, match=r"handle\._deactivate\(\) where its casts are not on"),
+    ):
+        handle._deactivate()
+    assert handle.is_active()
+    handle._deactivate()
+    handle._deactivate()
+    assert F.linear(torch.ones(3, 3), torch.ones(3, 3)).dtype == torch.float32
+
+
+def test_what_is_wrapped_is_an_optimizer():
+    handle = amp.init(loss_scale=1.0)
+    model = Mlp()
+    with pytest.raises(TypeError, match="Mlp in place of an optimizer"):
+        handle.wrap_optimizer(model)
+    with pytest.raises(ValueError, match="num_losses = 0; allowed"):
+        handle.wrap_optimizer(make_sgd(model), num_loss=0)
+    with pytest.raises(TypeError, match="loss = float"), handle.scale_loss(1.0, make_sgd(model)):
+        pass
+    handle._deactivate()
+    assert copy.copy(handle.wrap_optimizer(make_sgd(model))).param_groups
 
 
 def test_a_disabled_handle_does_nothing():

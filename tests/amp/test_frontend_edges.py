@@ -145,6 +145,22 @@ def test_a_backward_without_scale_loss_is_refused(level: str) -> None:
         assert torch.equal(found, wanted)
 
 
+def test_a_later_backward_without_scale_loss_is_refused() -> None:
+    model, optimizer = start("O2", loss_scale=128.0)
+    backward(model, optimizer)
+    optimizer.step()
+    # The gradient of a step stays at the model's parameters, and autograd adds to it.
+    optimizer.zero_grad()
+    optimizer.step()
+    model.zero_grad(set_to_none=False)
+    optimizer.step()
+    before = [item.detach().clone() for item in amp.master_params(optimizer)]
+    F.mse_loss(model(make_batches(1)[0][0]), make_batches(1)[0][1]).backward()
+    with pytest.raises(RuntimeError, match=r"with amp\.scale_loss\(loss, optimizer\)"):
+        optimizer.step()
+    assert_equal(amp.master_params(optimizer), before)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_step_on_scaled_gradients_is_refused(level: str) -> None:
     model, optimizer = start(level)

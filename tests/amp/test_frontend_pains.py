@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.engine import Mlp, make_batches
-from support.tolerances import HALF_TRAINING
+from support.tolerances import HALF_INPUT, HALF_STEP, HALF_TRAINING
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
@@ -101,7 +101,7 @@ def test_a_good_step_after_an_overflow(level: str, is_stepped: bool, set_to_none
         F.mse_loss(plain(BATCH[0]), BATCH[1]).backward()
         plain_optimizer.step()
     for found, wanted in zip(weights_of(model), weights_of(plain), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-2, atol=3e-3)
+        torch.testing.assert_close(found, wanted, **HALF_STEP)
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
@@ -169,7 +169,7 @@ def test_loaded_weights_stay(level: str) -> None:
     backward(model, optimizer)
     optimizer.step()
     for found, wanted in zip(weights_of(model), weights_of(Mlp(seed=2)), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(found, wanted, **HALF_INPUT)
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
@@ -245,6 +245,22 @@ def _saved(model: nn.Module) -> io.BytesIO:
     return buffer
 
 
+@pytest.mark.parametrize(
+    ("level", "dtype"), [("O0", torch.float32), ("O1", torch.bfloat16), ("O2", torch.bfloat16)]
+)
+def test_a_second_set_up_of_a_model_replaces_its_casts(level: str, dtype: torch.dtype) -> None:
+    model, _ = start("O1", half_dtype=torch.float16)
+    found: list[torch.dtype] = []
+    model.first.register_forward_hook(lambda module, args, output: found.append(output.dtype))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, half_dtype=torch.bfloat16, verbosity=0)
+    before = weights_of(model)
+    backward(model, optimizer)
+    optimizer.step()
+    assert found == [dtype]
+    assert not torch.equal(weights_of(model)[0], before[0])
+
+
 COPIES: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
@@ -278,6 +294,7 @@ def test_what_is_printed(verbosity: int, capsys: pytest.CaptureFixture[str]) -> 
         assert banner == line == ""
         return
     assert "Selected optimization level O2" in banner
+    assert "cast_model_type        : torch.float16\n" in banner
     assert "master_weights         : True" in banner
     assert line == (
         "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from support.inductor import INDUCTOR
 from support.o1_implementations import IMPLEMENTATIONS
+from support.tolerances import HALF_STEP, HALF_TRAINING
 from torch import nn
 from torch.nn import functional as F
 
@@ -12,7 +14,7 @@ from lightning_mp.amp.function_casts import FunctionCasts, disable_casts
 
 FP32 = torch.float32
 X = torch.linspace(0, 1, 28).view(4, 7)
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = ["eager", "aot_eager", INDUCTOR]
 
 pytestmark = [
     # Dynamo asks every non-leaf tensor that goes into a graph for its gradient.
@@ -73,7 +75,7 @@ def test_fullgraph_within_a_region_and_without(casts, half, backend):
             output, plain = compiled(X), net(X)
             assert dtypes(output) == expected_dtypes(half)
             for name, item in output.items():
-                torch.testing.assert_close(item, plain[name], rtol=2e-2, atol=2e-2)
+                torch.testing.assert_close(item, plain[name], **HALF_STEP)
             with disable_casts():
                 assert set(dtypes(compiled(X)).values()) == {FP32}
 
@@ -104,7 +106,7 @@ def test_training_step(casts, backend):
     expected = [grad.clone() for grad in gradients(net)]
     for grad, plain in zip(gradients(torch.compile(net, backend=backend)), expected, strict=True):
         assert grad.dtype == FP32
-        torch.testing.assert_close(grad, plain, rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(grad, plain, **HALF_TRAINING)
 
 
 def compile_first(net, casts, backend):
@@ -134,7 +136,7 @@ def test_hooks(casts, half, build, backend):
         output = model(X)
         assert set(dtypes(output).values()) == {FP32}
         for name, item in output.items():
-            torch.testing.assert_close(item, expected[name].float(), rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(item, expected[name].float(), **HALF_STEP)
         assert torch.equal(output["hidden"], output["hidden"].to(half).float())
         with casts.context():
             assert dtypes(model(X)) == expected_dtypes(half)

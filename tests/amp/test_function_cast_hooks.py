@@ -8,6 +8,7 @@ from collections import namedtuple
 import pytest
 import torch
 from support.o1_implementations import IMPLEMENTATIONS
+from support.tolerances import HALF_STEP
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -112,7 +113,7 @@ def test_gradients_go_through(casts):
     FunctionCastHooks(net, casts)
     net.loss(X).backward()
     assert net.layer.weight.grad.dtype == FP32
-    torch.testing.assert_close(net.layer.weight.grad, expected, rtol=5e-2, atol=1e-2)
+    torch.testing.assert_close(net.layer.weight.grad, expected, **HALF_STEP)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.o1_samples import TWO_OPERANDS, convert, num_floating, sample
+from support.tolerances import HALF_STEP
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -246,6 +247,19 @@ def test_unlisted_functions_follow_their_input(half):
         assert nn.Embedding(7, 3)(torch.arange(5)).dtype == FP32
 
 
+@pytest.mark.parametrize(
+    "spectral_norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
+)
+def test_spectral_norm(spectral_norm, half):
+    layer, x = spectral_norm(nn.Linear(7, 5)), torch.randn(3, 7)
+    with FunctionCastMode(half):
+        output = layer(x)
+        assert output.dtype == half
+        assert layer.eval()(x).dtype == half
+    output.float().sum().backward()
+    assert {weight.grad.dtype for weight in layer.parameters()} == {FP32}
+
+
 def test_meta_tensors_and_two_devices_in_one_call(half):
     layer = nn.Linear(7, 5, device="meta")
     with FunctionCastMode(half):
@@ -286,9 +300,9 @@ def test_functional_transforms(half):
         grad = torch.func.grad(lambda w: torch.exp(x @ w.T).sum())(weight)
         jacobian = torch.func.jacrev(lambda v: (weight @ v).float())(x[0])
     assert mapped.dtype == FP32
-    torch.testing.assert_close(mapped, expected, rtol=2e-2, atol=0)
+    torch.testing.assert_close(mapped, expected, **HALF_STEP)
     assert grad.dtype == FP32
-    torch.testing.assert_close(jacobian, weight, rtol=1e-2, atol=0)
+    torch.testing.assert_close(jacobian, weight, **HALF_STEP)
 
 
 class Tagged(Tensor):

@@ -1,7 +1,10 @@
 """Recurrent modules and cells at O1."""
 
+from collections import namedtuple
+
 import pytest
 import torch
+from support.tolerances import HALF_RECURRENCE, HALF_TRAINING
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
@@ -53,10 +56,10 @@ def check(net, x, casts):
     expected, expected_grads = gradients(net, x)
     output, grads = gradients(net, x, casts)
     assert output.dtype == casts.half_dtype
-    torch.testing.assert_close(output.float(), expected, rtol=5e-2, atol=2e-2)
+    torch.testing.assert_close(output.float(), expected, **HALF_TRAINING)
     for grad, expected_grad in zip(grads, expected_grads, strict=True):
         assert grad.dtype == torch.float32
-        torch.testing.assert_close(grad, expected_grad, rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(grad, expected_grad, **HALF_RECURRENCE)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -89,6 +92,15 @@ def test_cells(cell_class, casts, half):
     assert state.dtype == half
     state.float().sum().backward()
     assert {parameter.grad.dtype for parameter in cell.parameters()} == {torch.float32}
+
+
+def test_state_in_a_namedtuple(casts, half):
+    net, state_class = nn.LSTM(5, 7, batch_first=True), namedtuple("State", "hidden cell")
+    x, zeros = torch.randn(3, 4, 5), torch.zeros(1, 3, 7)
+    with casts.context():
+        output, _ = net(x, state_class(zeros, zeros))
+        assert torch.equal(output, net(x)[0])
+    assert output.dtype == half
 
 
 def test_weight_norm(casts):

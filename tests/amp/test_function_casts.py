@@ -65,6 +65,30 @@ def test_region_within_a_region_of_the_other_dtype(casts, half):
         assert matmul_dtype() == half
 
 
+def product_and_exp_of(weight):
+    product = torch.ones(3, 3) @ weight
+    return product.dtype, torch.exp(product).dtype
+
+
+@pytest.mark.parametrize("outer", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("is_stock", [True, False])
+def test_region_within_autocast_has_its_own_dtype_and_rules(casts, half, outer, is_stock):
+    weight = nn.Parameter(torch.ones(3, 3))
+    region = FunctionCasts(outer, implementation=casts.implementation, device_types=("cpu",))
+    around = torch.autocast("cpu", dtype=outer) if is_stock else region.context()
+    with around:
+        dtypes = product_and_exp_of(weight)
+        with casts.context():
+            assert product_and_exp_of(weight) == (half, torch.float32)
+            torch.mm(weight, weight).float().sum().backward()
+        with pytest.raises(ZeroDivisionError), casts.context():
+            _ = torch.mm(weight, weight), 1 / 0
+        assert product_and_exp_of(weight) == dtypes
+    assert dtypes == (outer, outer if is_stock else torch.float32)
+    assert weight.grad is not None
+    assert not torch._C._is_any_autocast_enabled()
+
+
 def test_exception_restores(casts):
     with pytest.raises(ZeroDivisionError), casts.context(), casts.context():
         _ = 1 / 0
@@ -245,6 +269,23 @@ def test_allow_banned(casts, half):
     x = torch.rand(7).to(half)
     with allowing.context():
         assert F.binary_cross_entropy(x, x).dtype == torch.float32
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="_O1 is not built")
+def test_a_users_word_on_one_function_changes_no_other(half):
+    x = torch.rand(7).to(half)
+    casts = FunctionCasts(half, implementation="native", device_types=("cpu",))
+
+    def outcome():
+        with casts.context():
+            return F.binary_cross_entropy(x, x).dtype
+
+    before = outcome()
+    register_float_function(torch, "sin")
+    try:
+        assert outcome() == before == torch.float32
+    finally:
+        unregister_all()
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="_O1 is not built")

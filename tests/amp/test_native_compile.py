@@ -5,7 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
+from support.inductor import INDUCTOR
 from support.native import native_casts_removed, requires_native  # noqa: F401
+from support.tolerances import HALF_STEP
 from torch import Tensor, nn
 from torch._dynamo.backends.registry import lookup_backend
 from torch.utils.checkpoint import checkpoint
@@ -18,8 +20,6 @@ pytestmark = [
     requires_native,
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
 ]
-
-INDUCTOR = pytest.param("inductor", marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_each_kind_of_region_has_its_own_graph(backend):
             results, eager = compiled(x), product_and_exp(x)
         assert [value.dtype for value in results] == dtypes, name
         for value, expected in zip(results, eager, strict=True):
-            torch.testing.assert_close(value, expected, rtol=2e-2, atol=0)
+            torch.testing.assert_close(value, expected, **HALF_STEP)
     assert num_compilations == 3
     with casts(torch.float16).context():
         assert compiled(x)[0].dtype is torch.float16

@@ -100,6 +100,23 @@ def test_documented_differences_are_as_documented(half):
             F.binary_cross_entropy(x, x)
 
 
+@pytest.mark.parametrize("half", HALVES)
+def test_other_differences_are_as_documented(half):
+    x, weight, bias = torch.rand(3, 7), torch.rand(5, 7), torch.rand(5)
+
+    def dtypes():
+        return [
+            F.huber_loss(x.to(half), x).dtype,
+            torch.vmap(lambda row: F.linear(row, weight, bias))(x).dtype,
+            torch.vmap(lambda row: F.linear(row, weight))(x).dtype,
+        ]
+
+    with NativeCasts(half, ("cpu",)).context():
+        assert dtypes() == [torch.float32, torch.float32, half]
+    with FunctionCastMode(half):
+        assert dtypes() == [half, half, half]
+
+
 def test_no_difference_is_documented_that_is_none():
     tested = {
         "binary_cross_entropy", "pinverse", "cpu", "__rtruediv__", "__rdiv__", "interpolate",

@@ -1,8 +1,9 @@
-"""docs/errors.md lists every error and warning that the sources can raise.
+"""docs/errors.md lists every error and warning that the sources can raise or print.
 
 The sources are read, not run. A message is taken from the first argument of the exception or of the
-warning call; where that is made by a helper of the same file, from the helper. What is put in at
-run time becomes an ellipsis, and only the beginning of a message is asked for.
+warning call; where that is made by a helper of the same file, from the helper; in C++ from what
+follows the condition of a TORCH_CHECK. What is put in at run time becomes an ellipsis, and only the
+beginning of a message is asked for.
 """
 
 import ast
@@ -14,8 +15,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "errors.md"
-SOURCES = sorted([*(ROOT / "lightning_mp").rglob("*.py"), *(ROOT / "callbacks").glob("*.py")])
+SOURCES = sorted(
+    [
+        *(ROOT / "lightning_mp").rglob("*.py"),
+        *(ROOT / "callbacks").glob("*.py"),
+        *(ROOT / "csrc").rglob("*.cpp"),
+        *(ROOT / "csrc").rglob("*.h"),
+    ]
+)
 WARNING_CALLS = {"warn", "rank_zero_warn", "rank_zero_deprecation"}
+PRINTING_CALLS = {"print", "maybe_print"}
+# Printed lines that tell of something amiss; the others are reports.
+ALARM = re.compile("warning:|gradient overflow|overflow:", re.IGNORECASE)
 # A beginning with fewer letters than this says too little to be looked up.
 FEWEST_LETTERS = 12
 Scope = dict[str, ast.AST]
@@ -71,8 +82,36 @@ def test_beginnings_are_read_from_source(source: str, expected: list[str]):
     assert list(patterns_in(source)) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            'TORCH_CHECK_VALUE(f(a, b) == "x", "device = ", name, "; allowed: cpu, "\n "cuda");',
+            ["device = …; allowed"],
+        ),
+        (
+            'TORCH_CHECK(false, op.name(), " on half under O1; do ", a ? "b" : "c");',
+            ["… on half under O1"],
+        ),
+        ("int x = f(1);", []),
+    ],
+)
+def test_beginnings_are_read_from_cpp(source: str, expected: list[str]):
+    assert list(patterns_in_cpp(source)) == expected
+
+
 def patterns_of(path: Path) -> Iterator[str]:
-    yield from patterns_in(path.read_text())
+    read = patterns_in if path.suffix == ".py" else patterns_in_cpp
+    yield from read(path.read_text())
+
+
+def patterns_in_cpp(source: str) -> Iterator[str]:
+    for check in re.findall(r"TORCH_CHECK\w*\((.*?)\);", source, re.DOTALL):
+        # Neighbouring literals are one.
+        text = re.sub(r'"\s+"', "", check)
+        _, *parts = re.findall(r'(?:"(?:\\.|[^"\\])*"|\((?:[^()]|\([^()]*\))*\)|[^,"(])+', text)
+        literal = [re.fullmatch(r'\s*"(.*)"\s*', part, re.DOTALL) for part in parts]
+        yield beginning("".join(match[1] if match else "…" for match in literal))
 
 
 def patterns_in(source: str) -> Iterator[str]:
@@ -87,6 +126,8 @@ def patterns_in(source: str) -> Iterator[str]:
                 yield from map(beginning, messages_of(node.exc, scope))
             elif isinstance(node, ast.Call) and name_of(node.func) in WARNING_CALLS:
                 yield from map(beginning, messages_of(node, scope))
+            elif isinstance(node, ast.Call) and name_of(node.func) in PRINTING_CALLS:
+                yield from map(beginning, filter(ALARM.match, messages_of(node, scope)))
 
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:

@@ -33,7 +33,8 @@ def train(repo_root: Path, output: Path, *arguments: str) -> tuple[float, float]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "accumulate"), [("O0", "1"), ("O2", "1"), ("O2-bf16", "1"), ("O2-bf16", "2")]
+    ("precision", "accumulate"),
+    [("O0", "1"), ("O1-bf16", "1"), ("O2", "1"), ("O2-bf16", "1"), ("O2-bf16", "2")],
 )
 def test_loss_falls(repo_root: Path, tmp_path: Path, precision: str, accumulate: str):
     arguments = ("--precision", precision, "--max-steps", "20", "--accumulate", accumulate)

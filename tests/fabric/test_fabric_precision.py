@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.engine import Mlp, make_batches
 from support.fabric import make_adam, make_fabric, make_fabric_plugin, start, train
-from support.tolerances import HALF_TRAINING
+from support.tolerances import HALF_INPUT, HALF_TRAINING
 from support.training import is_equal, weights
 from torch import nn
 from torch.nn import functional as F
@@ -126,7 +126,7 @@ def test_clip_returns_the_true_norm(level, norm_type):
         fabric.backward(F.mse_loss(model(inputs), targets))
         norms.append(fabric.clip_gradients(model, optimizer, max_norm=0.1, norm_type=norm_type))
         clipped = nn.utils.get_total_norm([p.grad for p in model.parameters()], norm_type)
-        assert float(clipped) == pytest.approx(0.1, rel=1e-3)
+        assert float(clipped) == pytest.approx(0.1, rel=HALF_INPUT["rtol"])
     assert norms[1].dtype == torch.float32
     assert float(norms[1]) == pytest.approx(float(norms[0]), rel=HALF_TRAINING["rtol"])
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from support.tolerances import HALF_STEP
 from torch import nn
 
 from lightning_mp.fp16_utils import (
@@ -99,7 +100,7 @@ def test_wrapped_network_takes_fp32_inputs_and_computes_what_fp32_does(wrap):
     expected = net(inputs)
     found = wrap(net)(inputs)
     assert found.dtype == torch.float16
-    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-3)
+    torch.testing.assert_close(found.float(), expected, **HALF_STEP)
 
 
 def test_model_wrapper_keeps_integer_inputs_and_takes_keywords():

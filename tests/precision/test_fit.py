@@ -1,18 +1,16 @@
 """Whole fits with AmpPrecision on the stock Trainer."""
 
-import re
 import warnings
 
-import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, Callback
-from lightning.pytorch.plugins.precision import MixedPrecision
-from support.tolerances import HALF_TRAINING, SAME_MATHS
+from support.tolerances import HALF_TRAINING
 from support.training import (
     SmallGAN,
     SmallModule,
     ValidatedModule,
+    fit,
     is_equal,
     make_loader,
     make_plugin,
@@ -22,19 +20,9 @@ from support.training import (
 from torch import nn
 from torch.nn import functional as F
 
-from lightning_mp.amp.native_library import load_native_library
-from lightning_mp.precision import AmpPrecision
-
 CAST_LEVELS = ["O1", "O1-bf16"]
 MASTER_LEVELS = ["O2", "O2-bf16"]
 HALF_LEVELS = [*MASTER_LEVELS, "O3", "O3-bf16"]
-
-
-def fit(tmp_path, precision, module=None, **kwargs):
-    module = module or SmallModule()
-    trainer = make_trainer(tmp_path, precision, **kwargs)
-    trainer.fit(module, make_loader())
-    return module, trainer
 
 
 def test_o0_equals_32_true(tmp_path):
@@ -217,24 +205,6 @@ def test_gan_follows_fp32_and_toggling_leaves_no_gradient_behind(tmp_path, level
         torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
 
 
-class UseAfterStep(SmallGAN):
-    """Steps and uses the stepped weights in the same training step, as GANs do."""
-
-    def training_step(self, batch, batch_idx):
-        optimizer, _ = self.optimizers()
-        for _ in range(3):
-            optimizer.zero_grad()
-            self.manual_backward(self.generator(batch[0][:, :5]).square().mean())
-            optimizer.step()
-            weight = self.generator[0].weight
-            expected = F.linear(batch[0][:, :5].bfloat16(), weight.detach().bfloat16())
-            assert torch.equal(F.linear(batch[0][:, :5], weight, torch.zeros(17)), expected)
-
-
-def test_weights_stepped_in_a_training_step_are_cast_anew(tmp_path):
-    fit(tmp_path, "O1-bf16", UseAfterStep())
-
-
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_manual_clip_works_on_unscaled_masters(tmp_path, level):
     reference, module = SmallGAN(), SmallGAN()
@@ -361,184 +331,6 @@ def test_a_skipped_micro_batch_keeps_the_gradients_of_the_others(tmp_path, level
         torch.testing.assert_close(value, weights(reference)[name], **HALF_TRAINING)
 
 
-@pytest.mark.parametrize("cast_inputs", [False, True])
-@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
-def test_a_batch_is_cast_only_when_asked(tmp_path, level, cast_inputs):
-    is_cast = cast_inputs and level == "O2"
-
-    class Spy(SmallModule):
-        def training_step(self, batch, batch_idx):
-            assert batch["x"].dtype == (torch.float16 if is_cast else torch.float32)
-            assert batch["label"].dtype == torch.int64
-            return self.net(batch["x"]).float().pow(2).mean()
-
-    data = [{"x": torch.randn(13), "label": torch.tensor(3)} for _ in range(14)]
-    plugin = make_plugin(level, cast_inputs=cast_inputs)
-    make_trainer(tmp_path, plugin).fit(Spy(), torch.utils.data.DataLoader(data, batch_size=7))
-
-
-@pytest.mark.parametrize("level", [*CAST_LEVELS, *MASTER_LEVELS])
-def test_targets_beyond_the_range_and_precision_of_half(tmp_path, level):
-    class Offset(SmallModule):
-        def training_step(self, batch, batch_idx):
-            targets = batch[1] + 100_000.0
-            loss = F.l1_loss(self.net(batch[0]).float(), targets - 100_000.0)
-            self.losses.append(loss.item())
-            return loss
-
-    reference, _ = fit(tmp_path, "32-true", Offset())
-    module, trainer = fit(tmp_path, level, Offset())
-    assert trainer.precision_plugin.skipped_steps == 0
-    assert module.losses == pytest.approx(reference.losses, rel=HALF_TRAINING["rtol"])
-
-
-@pytest.mark.parametrize("how", ["wrapped optimizer", "bare optimizer"])
-def test_a_step_that_goes_round_the_plugin_is_refused(tmp_path, how):
-    class Manual(SmallModule):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            self.manual_backward(F.mse_loss(self.net(batch[0]), batch[1]))
-            if how == "bare optimizer":
-                self.optimizers(use_pl_optimizer=False).step()
-            else:
-                self.optimizers().optimizer.step()
-
-    module = Manual()
-    before = weights(module)
-    with pytest.raises(RuntimeError, match=r"AdamW\.step\(\) was called directly"):
-        fit(tmp_path, "O2", module)
-    assert is_equal(weights(module), before)
-
-
-@pytest.mark.parametrize("level", ["O2", "O2-bf16"])
-def test_a_compiled_lightning_module(tmp_path, level):
-    class Whole(SmallModule):
-        def training_step(self, batch, batch_idx):
-            loss = F.mse_loss(self(batch[0]), batch[1])
-            self.losses.append(loss.detach())
-            return loss
-
-    plain, compiled = Whole(), Whole()
-    make_trainer(tmp_path, level).fit(plain, make_loader())
-    make_trainer(tmp_path, level).fit(torch.compile(compiled, backend="eager"), make_loader())
-    for name, value in weights(compiled).items():
-        torch.testing.assert_close(value, weights(plain)[name], **HALF_TRAINING)
-
-
-@pytest.mark.parametrize("level", ["O1-bf16", "O2-bf16"])
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpointed_activations_equal_plain_ones(tmp_path, level, use_reentrant):
-    class Recomputing(SmallModule):
-        def training_step(self, batch, batch_idx):
-            noise = torch.zeros(13)  # FP32 on purpose: the forward context brings it to half
-            hidden = torch.utils.checkpoint.checkpoint(
-                lambda x: self.net[:3](x + noise),
-                batch[0].requires_grad_(),
-                use_reentrant=use_reentrant,
-            )
-            return F.mse_loss(self.net[3](hidden), batch[1])
-
-    module, _ = fit(tmp_path, level, Recomputing())
-    plain, _ = fit(tmp_path, level, SmallModule())
-    for name, value in weights(module).items():
-        torch.testing.assert_close(value, weights(plain)[name], **SAME_MATHS)
-
-
-def test_start_up_table(tmp_path, caplog):
-    import logging
-
-    with caplog.at_level(logging.INFO):
-        fit(tmp_path, "O2", gradient_clip_val=1.0)
-    table = next(item.message for item in caplog.records if "opt level" in item.message)
-    for text in (
-        "O2",
-        "float16",
-        "dynamic, starts at 65536",
-        "all norm layers",
-        "weights 2.2",
-        "masters 3",
-    ):
-        assert text in table
-    assert "not materialised" in table
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        fit(tmp_path, "O2", callbacks=[NormReader()])
-    table = next(item.message for item in caplog.records if "opt level" in item.message)
-    assert "read by NormReader" in table
-
-
-@pytest.mark.parametrize(
-    ("arguments", "banned"), [({}, "refuse half"), ({"allow_banned": True}, "run in float32")]
-)
-def test_start_up_table_of_o1(tmp_path, caplog, arguments, banned):
-    plugin = make_plugin("O1", **arguments)
-    with caplog.at_level("INFO"):
-        fit(tmp_path, plugin, max_steps=1)
-    table = next(item.message for item in caplog.records if "opt level" in item.message)
-    rows = dict(
-        map(str.strip, line.split(" | ", 1)) for line in table.splitlines() if " | " in line
-    )
-    assert rows["model dtype"] == "float32"
-    casts_to = f"float16 and float32, by the lists of O1; banned ones {banned}"
-    assert rows["functions cast to"] == casts_to
-    assert re.fullmatch(r"(native|python); .+", rows["function casts"])
-    assert rows["FP32 gradients"] == "as autograd makes them, unscaled inside the step"
-
-
-class Probability(SmallModule):
-    """A loss that O1 refuses in half."""
-
-    def training_step(self, batch, batch_idx):
-        return F.binary_cross_entropy(torch.sigmoid(self.net(batch[0])), batch[1].sigmoid())
-
-
-@pytest.mark.parametrize("level", CAST_LEVELS)
-def test_banned_functions_run_in_fp32_when_allowed(tmp_path, level):
-    if load_native_library()[0] is None:
-        with pytest.raises(NotImplementedError, match="allow_banned"):
-            fit(tmp_path, level, Probability())
-    _, trainer = fit(tmp_path, make_plugin(level, allow_banned=True), Probability())
-    assert trainer.global_step == 8
-
-
-@pytest.mark.parametrize("level", CAST_LEVELS)
-def test_the_step_runs_under_the_casts_and_hooks_do_not(tmp_path, level):
-    half = torch.bfloat16 if level.endswith("bf16") else torch.float16
-
-    class Spy(ValidatedModule):
-        seen: dict[str, torch.dtype]
-
-        def look(self, place):
-            self.seen[place] = F.linear(torch.ones(7, 13), self.net[0].weight).dtype
-
-        def training_step(self, batch, batch_idx):
-            self.look("training_step")
-            assert self(batch[0]).dtype == torch.float32
-            hidden = self.net[0](batch[0])
-            hidden.register_hook(lambda gradient: self.look("backward"))
-            return F.mse_loss(self.net[1:](hidden), batch[1])
-
-        def validation_step(self, batch, batch_idx):
-            self.look("validation_step")
-
-        def on_train_batch_end(self, *_):
-            self.look("on_train_batch_end")
-            assert self(torch.ones(7, 13)).dtype == torch.float32
-
-    module = Spy()
-    module.seen = {}
-    make_trainer(tmp_path, level).fit(module, make_loader(), make_loader())
-    assert module.seen == {
-        "training_step": half,
-        "backward": half,
-        "validation_step": half,
-        "on_train_batch_end": torch.float32,
-    }
-
-
 def test_master_params(tmp_path):
     class Check(Callback):
         num_checked = 0
@@ -571,83 +363,3 @@ def test_a_fit_without_an_optimizer(tmp_path, level):
         half = torch.bfloat16 if level.endswith("bf16") else torch.float16
         expected = {name: value.to(half).float() for name, value in expected.items()}
     assert is_equal(weights(module), expected)
-
-
-def test_averages_of_half_weights_are_warned_about(tmp_path):
-    callbacks = pytest.importorskip("lightning.pytorch.callbacks.weight_averaging")
-    average = callbacks.EMAWeightAveraging(decay=0.9)
-    with pytest.warns(UserWarning, match="EMAWeightAveraging averages the half weights at O2"):
-        fit(tmp_path, "O2-bf16", max_steps=1, callbacks=[average])
-
-
-def test_adam_eps_that_is_zero_in_fp16_is_warned_about(tmp_path):
-    with pytest.warns(UserWarning, match=r"AdamW\(eps=1e-08\) at O3 steps in float16"):
-        fit(tmp_path, "O3", max_steps=1)
-
-
-def test_arguments_without_effect_are_warned_about():
-    with pytest.warns(UserWarning, match="init_scale, growth_interval of AmpPrecision have no"):
-        AmpPrecision("O2", loss_scale=128.0, init_scale=2.0**12, growth_interval=7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"opt_level": "02"}, "letter O"),
-        ({"opt_level": "O7"}, "O7"),
-        ({"opt_level": "O1", "master_weights": True}, "master_weights = True at O1"),
-        ({"opt_level": "O1", "keep_norms_fp32": True}, "keep_norms_fp32 = True at O1"),
-        ({"half_dtype": "fp8"}, "half_dtype = 'fp8'"),
-        ({"loss_scale": -1.0}, r"-1\.0"),
-        ({"backoff_factor": 2.0}, r"backoff_factor = 2\.0"),
-        ({"min_loss_scale": 0.0}, "min_loss_scale = 0"),
-        ({"opt_level": "O0", "master_weights": True}, "master_weights"),
-        ({"keep_batchnorm_fp32": False, "keep_norms_fp32": True}, "keep_batchnorm_fp32"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        AmpPrecision(**arguments)
-
-
-def test_half_model_is_refused_and_unchanged(tmp_path):
-    module = SmallModule().half()
-    with pytest.raises(ValueError, match=r"'net\.0\.weight' has dtype torch\.float16"):
-        make_trainer(tmp_path, "O2").fit(module, make_loader())
-    assert module.net[0].weight.dtype == torch.float16
-
-
-def test_double_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"all parameters have dtype torch\.float64"):
-        make_trainer(tmp_path, "O2").fit(SmallModule().double(), make_loader())
-
-
-def test_wrapped_model_is_refused(tmp_path):
-    module = SmallModule()
-    module.add_module("wrapped", nn.DataParallel(nn.Linear(3, 3)))
-    before = weights(module)
-    with pytest.raises(ValueError, match="'wrapped' is wrapped in DataParallel"):
-        make_trainer(tmp_path, "O2").fit(module, make_loader())
-    assert is_equal(weights(module), before)
-
-
-def test_closure_evaluating_optimizer_with_dynamic_scale_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="LBFGS evaluates its closure several times"):
-        fit(tmp_path, "O2", SmallModule("LBFGS"))
-
-
-def test_stock_plugin_still_warns_where_ours_does_not(tmp_path):
-    """Guards the comparison: if Lightning mends this, the test above it loses its point."""
-    module = SmallModule()
-    module.bad_batches = (0,)
-    with pytest.warns(UserWarning, match=r"lr_scheduler\.step\(\)"):
-        L.Trainer(
-            accelerator="cpu",
-            plugins=[MixedPrecision("16-mixed", "cpu")],
-            max_epochs=1,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-            default_root_dir=tmp_path,
-        ).fit(module, make_loader())

@@ -171,6 +171,28 @@ def test_a_loss_that_does_not_exist_is_refused(make, loss_id):
         pass
 
 
+def test_losses_are_counted_from_0():
+    plugin = make_plugin("O2", num_losses=2)
+    with (
+        pytest.raises(IndexError, match=r"0 to 1; set AmpPrecision\(num_losses=3\)"),
+        plugin.loss(2),
+    ):
+        pass
+    with pytest.raises(IndexError, match="0 to 1; count the losses from 0"), plugin.loss(-1):
+        pass
+
+
+@pytest.mark.parametrize("loss_id", ["generator", 1.0, None, True])
+def test_a_loss_is_named_by_an_int(loss_id):
+    plugin = make_plugin("O2", num_losses=2)
+    with (
+        pytest.raises(TypeError, match=r"loss_id = .*; allowed: an int from 0 to 1; count"),
+        plugin.loss(loss_id),
+    ):
+        pass
+    assert plugin._loss_id == 0
+
+
 @pytest.mark.parametrize("number", [0, -1, 1.5, True])
 def test_numbers_of_losses_that_are_none(number):
     with pytest.raises(ValueError, match="num_losses = "):

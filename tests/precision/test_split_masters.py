@@ -11,7 +11,6 @@ from support.training import SmallModule, make_loader, make_plugin, make_trainer
 
 from lightning_mp.amp import optimizer_step
 from lightning_mp.callbacks import MasterWeightAveraging
-from lightning_mp.lightning_api import LIGHTNING_VERSION
 from lightning_mp.precision import AmpPrecision
 
 
@@ -110,8 +109,9 @@ def test_adopt_needs_a_model():
         split_plugin().adopt()
 
 
-@pytest.mark.skipif(LIGHTNING_VERSION < "2.6", reason="WeightAveraging came with Lightning 2.6")
 def test_averages_are_those_of_whole_values(tmp_path):
+    # Of Lightning 2.6 on.
+    pytest.importorskip("lightning.pytorch.callbacks.weight_averaging")
     results = []
     for plugin in (split_plugin(), make_plugin("O2-bf16")):
         module = SmallModule()
@@ -139,7 +139,5 @@ def test_it_is_an_option_in_yaml(text, value):
 
 
 def test_fp16_has_no_such_halves():
-    with pytest.raises(
-        ValueError, match="master_weights = 'split' where .* float16; it is allowed"
-    ):
+    with pytest.raises(ValueError, match="'split' where the model is cast to float16; it"):
         make_plugin("O2", master_weights="split")

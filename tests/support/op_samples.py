@@ -73,8 +73,9 @@ _PAIRWISE = (
     "matmul mm rmatmul inner dist atan2 arctan2 add radd iadd sub rsub isub subtract mul rmul imul "
     "multiply div truediv rtruediv itruediv divide true_divide rdiv idiv eq equal ge gt le lt ne "
     "greater greater_equal less less_equal not_equal cosine_similarity poisson_nll_loss "
-    "hinge_embedding_loss kl_div l1_loss mse_loss smooth_l1_loss multilabel_soft_margin_loss "
-    "soft_margin_loss binary_cross_entropy_with_logits pairwise_distance"
+    "hinge_embedding_loss huber_loss kl_div l1_loss mse_loss smooth_l1_loss "
+    "multilabel_soft_margin_loss soft_margin_loss binary_cross_entropy_with_logits "
+    "pairwise_distance"
 )
 _WITH_CLASSES = (MATRIX, CLASSES)
 _CTC_LENGTHS = (torch.tensor([[1, 2], [1, 3]]), torch.tensor([5, 5]), torch.tensor([2, 2]))
@@ -133,6 +134,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "cross": ((7, 3), (7, 3)),
     "bilinear": ((2, 3), (2, 4), (5, 3, 4)),
     "dot": (VECTOR, VECTOR),
+    "vdot": (VECTOR, VECTOR),
+    "vecdot": (MATRIX, MATRIX),
     "ldexp": (MATRIX, torch.ones(7, dtype=torch.int64)),
     **dict.fromkeys(("cat", "stack", "concat", "concatenate"), ([MATRIX, MATRIX],)),
     **dict.fromkeys(_PAIRWISE.split(), _PAIR),

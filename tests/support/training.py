@@ -147,3 +147,11 @@ def is_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
         torch.equal(first[name], second[name]) and first[name].dtype == second[name].dtype
         for name in first
     )
+
+
+def fit(tmp_path: Path, precision: Any, module: Any = None, **kwargs: Any) -> tuple[Any, L.Trainer]:
+    """Fit a module, and return it with its Trainer."""
+    module = module or SmallModule()
+    trainer = make_trainer(tmp_path, precision, **kwargs)
+    trainer.fit(module, make_loader())
+    return module, trainer
