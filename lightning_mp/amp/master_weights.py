@@ -201,16 +201,18 @@ class MasterWeights:
                 yield name, self._buffer_value(owner, name)
 
     def value_of(self, parameter: Tensor) -> Tensor:
-        """Return the FP32 value of a parameter; writes from outside are taken over first.
+        """Return the value of a parameter; writes from outside are taken over first.
 
         Args:
             parameter: A model parameter.
 
         Returns:
-            The master itself, or a copy where no tensor holds the value.
+            The master itself, or a copy where no tensor holds the value; FP32 for one that was
+            cast.
         """
         self.adopt([parameter])
-        return self.of(parameter).detach().float()
+        value = self.of(parameter).detach()
+        return value.float() if value.dtype == self._dtype else value
 
     @torch.no_grad()
     def write(self, owner: nn.Module, name: str, value: Tensor) -> Tensor:
