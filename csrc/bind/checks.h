@@ -24,6 +24,8 @@ void check_device(const char* op, const std::string& name, const TensorInfo& inf
 // that is seen.
 class ScalarChecks {
  public:
+  explicit ScalarChecks(const char* op) : op_(op) {}
+
   ScalarChecks(const char* op, const TensorHandles& tensors);
 
   void check(const std::string& name, AtenTensorHandle scalar, DType dtype = DType::kFloat32);

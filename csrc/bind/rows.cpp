@@ -101,6 +101,7 @@ RowTable make_rows(const char* op, const std::vector<RowList>& lists, StandIns& 
     TensorRow row = {};
     row.numel = pivot.numel;
     for (const RowList& list : lists) {
+      list.tensors.prefetch(i);
       const TensorInfo info = &list == &pivots ? pivot : info_of(list.tensors[i]);
       if (!has_same_device(info, first)) check_device(op, entry_name(list, i), info, first);
       if (list.is_optional && info.numel == 0) continue;

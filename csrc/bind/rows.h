@@ -13,8 +13,8 @@ namespace lightning_mp::bind {
 constexpr unsigned bit(DType dtype) { return 1u << static_cast<unsigned>(dtype); }
 
 constexpr unsigned kFloat32Only = bit(DType::kFloat32);
-constexpr unsigned kHalf = bit(DType::kBFloat16) | bit(DType::kFloat16);
-constexpr unsigned kFloating = kFloat32Only | kHalf;
+constexpr unsigned kHalfTypes = bit(DType::kBFloat16) | bit(DType::kFloat16);
+constexpr unsigned kFloating = kFloat32Only | kHalfTypes;
 
 // One list of tensors of an operation.
 struct RowList {

@@ -17,7 +17,7 @@ RowTable step_rows(const StepArguments& arguments, StandIns& stand_ins) {
       {"weights", arguments.weights, kWeight, kFloat32Only | bit(DType::kInt16), true, true},
       {"gradients", arguments.gradients, kGradient, kFloating, true,
        arguments.options.zero_gradients},
-      {"copies", arguments.copies, kCopy, kHalf, true, true, true}};
+      {"copies", arguments.copies, kCopy, kHalfTypes, true, true, true}};
   int role = kFirstState;
   for (const StateList& state : arguments.states) {
     lists.push_back({state.name, state.tensors, role++, kFloat32Only, true, true});

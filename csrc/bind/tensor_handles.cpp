@@ -19,7 +19,10 @@ TensorHandles::TensorHandles(StableListHandle list) {
 
 TensorHandles::~TensorHandles() {
   // Nothing can be done about an error here, and there is none.
-  for (AtenTensorHandle handle : handles_) (void)aoti_torch_delete_tensor_object(handle);
+  for (size_t i = 0; i < handles_.size(); ++i) {
+    prefetch(i);
+    (void)aoti_torch_delete_tensor_object(handles_[i]);
+  }
 }
 
 Tensor tensor_of(AtenTensorHandle handle) {

@@ -22,6 +22,12 @@ struct Kernels {
                     bool is_decoupled, StepOptions options);
   void (*sgd_step)(const TensorRow& row, int64_t begin, int64_t end, const SgdScalars& scalars,
                    SgdKind kind, StepOptions options);
+  // Outputs are inputs times `scale`, or a * x + b * y. Return whether all inputs are finite.
+  bool (*scale_copy)(const TensorRow& row, int64_t begin, int64_t end, float scale);
+  bool (*axpby)(const TensorRow& row, int64_t begin, int64_t end, float a, float b);
+  // Between an FP32 tensor and its bfloat16 halves and remainders.
+  void (*split)(const TensorRow& row, int64_t begin, int64_t end);
+  void (*join)(const TensorRow& row, int64_t begin, int64_t end);
 };
 
 const Kernels& kernels_of(Isa isa);

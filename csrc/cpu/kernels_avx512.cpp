@@ -4,6 +4,7 @@
 #include "cpu/kernels.h"
 #include "cpu/simd_avx512.h"
 #include "functors/norm.h"
+#include "functors/split_master.h"
 
 namespace lightning_mp::cpu::avx512 {
 

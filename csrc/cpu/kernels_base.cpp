@@ -3,6 +3,7 @@
 #include "cpu/kernels.h"
 #include "cpu/simd_base.h"
 #include "functors/norm.h"
+#include "functors/split_master.h"
 
 namespace lightning_mp::cpu::base {
 

@@ -6,9 +6,10 @@ may be mixed, tensors without elements are allowed, and scalars that live on the
 tensors of one element. An operation that is refused has written nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 from torch.library import Library, register_fake
 
 __all__ = ["LIBRARY", "NAMESPACE", "SCHEMAS"]
@@ -33,6 +34,21 @@ SCHEMAS: Mapping[str, str] = {
         "float lr, float momentum, float dampening, float weight_decay, bool nesterov, "
         "bool maximize, bool is_first, float? clip_value, bool zero_gradients, bool adopt) -> ()"
     ),
+    "scale_copy_": (
+        "(Tensor[] inputs, Tensor(a!)[] outputs, Tensor scale, Tensor(b!) found_inf) -> ()"
+    ),
+    "axpby_": (
+        "(Tensor[] x, Tensor[] y, Tensor(a!)[] outputs, float a, float b, Tensor(b!) found_inf) "
+        "-> ()"
+    ),
+    "l2_norm": "(Tensor[] tensors, bool per_tensor) -> (Tensor total, Tensor each)",
+    "update_scale_": (
+        "(Tensor(a!) scale, Tensor(b!) growth_tracker, Tensor(c!) hysteresis_tracker, "
+        "Tensor found_inf, float growth_factor, float backoff_factor, int growth_interval, "
+        "int hysteresis, float min_scale, float max_scale) -> ()"
+    ),
+    "split_": "(Tensor[] sources, Tensor(a!)[] halves, Tensor(b!)[] remainders) -> ()",
+    "join_": "(Tensor[] halves, Tensor[] remainders, Tensor(a!)[] outputs) -> ()",
 }
 
 # Holds the definitions for as long as the process lives.
@@ -42,12 +58,18 @@ LIBRARY = Library(NAMESPACE, "DEF")
 def _define_all() -> None:
     for name, schema in SCHEMAS.items():
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        if schema.endswith("-> ()"):
-            register_fake(f"{NAMESPACE}::{name}", _writes_only, lib=LIBRARY)
+        fake = _writes_only if schema.endswith("-> ()") else _l2_norm
+        register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
 
 
 def _writes_only(*args: object, **kwargs: object) -> None:
     """Stand for an operation that returns nothing: its tensors keep shape and dtype."""
+
+
+def _l2_norm(tensors: Sequence[Tensor], per_tensor: bool) -> tuple[Tensor, Tensor]:
+    like = tensors[0] if tensors else torch.empty(0)
+    each = like.new_empty(len(tensors) if per_tensor else 0, dtype=torch.float32)
+    return like.new_empty((), dtype=torch.float32), each
 
 
 _define_all()

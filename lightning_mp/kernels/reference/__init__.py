@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_mp.kernels.reference.adam import adam_step_
-from lightning_mp.kernels.reference.gradient_stats import gradient_stats_
+from lightning_mp.kernels.reference.gradient_stats import gradient_stats_, l2_norm
+from lightning_mp.kernels.reference.loss_scale import update_scale_
 from lightning_mp.kernels.reference.passes import (
     AdamSettings,
     clip_coefficient,
@@ -13,7 +14,9 @@ from lightning_mp.kernels.reference.passes import (
     total_norm,
     update_adam_,
 )
+from lightning_mp.kernels.reference.scale_copy import axpby_, scale_copy_
 from lightning_mp.kernels.reference.sgd import sgd_step_
+from lightning_mp.kernels.reference.split import join_, split_
 
 __all__ = [
     "REFERENCES",
@@ -30,4 +33,10 @@ REFERENCES: Mapping[str, Callable[..., Any]] = {
     "gradient_stats_": gradient_stats_,
     "adam_step_": adam_step_,
     "sgd_step_": sgd_step_,
+    "scale_copy_": scale_copy_,
+    "axpby_": axpby_,
+    "l2_norm": l2_norm,
+    "update_scale_": update_scale_,
+    "split_": split_,
+    "join_": join_,
 }

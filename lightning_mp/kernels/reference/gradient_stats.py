@@ -1,4 +1,4 @@
-"""``lightning_mp::gradient_stats_`` in plain torch."""
+"""``lightning_mp::gradient_stats_`` and ``l2_norm`` in plain torch."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from lightning_mp.kernels.reference.checks import FLOATING, check_lists, check_range, check_scalars
 from lightning_mp.kernels.reference.passes import clip_coefficient
 
-__all__ = ["gradient_stats_", "sum_of_squares"]
+__all__ = ["gradient_stats_", "l2_norm"]
 
 # Elements that are in double precision at a time.
 _CHUNK = 2**22
@@ -37,7 +37,7 @@ def gradient_stats_(
     scalars = {"norm": norm, "factor": factor, "found_inf": found_inf, "inv_scale": inv_scale}
     check_scalars(name, gradients, {key: (item, torch.float32) for key, item in scalars.items()})
     check_range(name, "max_norm", max_norm, is_open=True)
-    total = sum_of_squares(gradients, norm.device)
+    total = _sum_of_squares(gradients, norm.device)
     unscale = torch.ones_like(total) if inv_scale is None else inv_scale.reshape(())
     value = (total.sqrt() * unscale).float()
     norm.fill_(value)
@@ -47,16 +47,24 @@ def gradient_stats_(
     found_inf.masked_fill_(~torch.isfinite(total), 1.0)
 
 
-def sum_of_squares(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Sum the squares of all elements in double precision.
+def l2_norm(tensors: Sequence[Tensor], per_tensor: bool) -> tuple[Tensor, Tensor]:
+    """Compute the L2 norm of all tensors together, and of each.
 
     Args:
-        tensors: Floating tensors.
-        device: Where the result lives if there are none.
+        tensors: As in :func:`lightning_mp.kernels.l2_norm.l2_norm`.
+        per_tensor: As there.
 
     Returns:
-        A float64 scalar.
+        The norm of all, a float32 scalar; and the norms of each, or none.
     """
+    check_lists("l2_norm", {"tensors": (tensors, FLOATING)})
+    device = tensors[0].device if tensors else torch.device("cpu")
+    sums = [_sum_of_squares([tensor], device) for tensor in tensors]
+    each = torch.stack(sums) if sums else torch.zeros(0, dtype=torch.float64)
+    return each.sum().sqrt().float(), each.sqrt().float()[: None if per_tensor else 0].clone()
+
+
+def _sum_of_squares(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     sums = [
         chunk.double().square().sum()
         for tensor in tensors
