@@ -153,14 +153,15 @@ class FunctionCasts:
 
     @contextmanager
     def _cached(self) -> Iterator[None]:
-        hook = register_optimizer_step_post_hook(self._after_step)
+        hook = register_optimizer_step_post_hook(self.drop_casts)
         try:
             yield
         finally:
             hook.remove()
             self._mode.cache.clear()
 
-    def _after_step(self, *_: object) -> None:
+    def drop_casts(self, *_: object) -> None:
+        """Forget the casts of weights: a step hook, which the step of any optimizer calls."""
         self._mode.cache.clear()
 
 

@@ -7,12 +7,14 @@ device, so the host never waits; and writes to the half weights from outside are
 
 import sys
 from collections.abc import Callable, Collection
+from itertools import filterfalse
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_mp.amp.function_casts import FunctionCasts
 from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.native_installation import drop_weight_casts
@@ -91,15 +93,19 @@ def _is_hooked(optimizer: Optimizer, own_hooks: Collection[Callable[..., Any]]) 
     # A learning-rate scheduler wraps whatever it finds, be it the class's own step or a user's.
     is_own = getattr(step, "__wrapped__", None) is type(optimizer).step
     pre_hooks = optimizer._optimizer_step_pre_hooks.values()
-    # O1's hook only drops casts of weights, and nothing casts at this level.
     post_hooks = [*optimizer._optimizer_step_post_hooks.values()]
-    post_hooks += module._global_optimizer_post_hooks.values()
+    post_hooks += filterfalse(_is_of_o1, module._global_optimizer_post_hooks.values())
     return bool(
         any(not isinstance(hook, StepGuard) and hook not in own_hooks for hook in pre_hooks)
-        or any(hook is not drop_weight_casts and hook not in own_hooks for hook in post_hooks)
+        or any(hook not in own_hooks for hook in post_hooks)
         or module._global_optimizer_pre_hooks
         or (step is not None and not (is_own and hasattr(step, "_wrapped_by_lr_sched")))
     )
+
+
+def _is_of_o1(hook: Any) -> bool:
+    # They only drop casts of weights, and nothing casts at this level.
+    return hook is drop_weight_casts or getattr(hook, "__func__", None) is FunctionCasts.drop_casts
 
 
 def _is_plain_group(group: dict[str, Any], masters: MasterWeights) -> bool:

@@ -10,6 +10,7 @@ from support.engine import Mlp, assert_same, set_gradients, snapshot, start
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
+from lightning_mp import amp
 from lightning_mp.amp.fused_step import apply_fused_step, can_fuse
 from lightning_mp.optim import FusedAdam, FusedAdamW, FusedSGD
 
@@ -152,6 +153,15 @@ def test_global_hooks_are_heard() -> None:
     finally:
         handle.remove()
     assert can_fuse(optimizer, engine.masters)
+
+
+def test_hooks_of_o1_drop_casts_only() -> None:
+    _, engine, optimizer = make()
+    handle = amp.init()
+    try:
+        assert can_fuse(optimizer, engine.masters)
+    finally:
+        handle._deactivate()
 
 
 def test_an_own_decoupled_adam_is_followed() -> None:
