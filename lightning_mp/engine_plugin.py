@@ -62,6 +62,7 @@ class EnginePlugin:
         fused: bool = True,
     ) -> None:
         require_switch("allow_banned", allow_banned)
+        require_switch("fused", fused)
         if half_dtype not in _HALF_DTYPES:
             raise ValueError(
                 f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "

@@ -127,7 +127,7 @@ class AmpHandle:
 
     def _deactivate(self) -> None:
         region, thread = self._region, self._thread
-        if region is None or thread is None:
+        if self._casts is None or region is None or thread is None:
             return
         if thread is not threading.current_thread():
             if thread.is_alive():
@@ -135,6 +135,7 @@ class AmpHandle:
                     f"casts of amp.init() = on in the thread {thread.name!r}; allowed: to switch "
                     "them off in that thread; call the handle's _deactivate() there"
                 )
+            self._casts.abandon()
             _OF_DEAD_THREADS.append(region)
         elif not self.is_active():
             raise RuntimeError(

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.amp.cast_mark import casts_are_off, casts_off, casts_on
 from lightning_mp.amp.function_cast_mode import FunctionCastMode
@@ -81,6 +82,7 @@ class FunctionCasts:
         self.half_dtype = half_dtype
         self.allow_banned = allow_banned
         self._is_lasting = is_lasting
+        self._step_hooks: set[RemovableHandle] = set()
         self.device_types = tuple(dict.fromkeys(device_types or (default_device_type(),)))
         self._native: NativeCasts | None = None
         self._mode = FunctionCastMode(half_dtype, allow_banned=allow_banned)
@@ -124,6 +126,15 @@ class FunctionCasts:
         if self._native is not None:
             torch.clear_autocast_cache()
 
+    def abandon(self) -> None:
+        """Take back what regions that cannot be ended do outside of their threads, which are dead.
+
+        The end of a region changes the state of the thread that it happens in.
+        """
+        while self._step_hooks:
+            self._step_hooks.pop().remove()
+        self._mode.cache.clear()
+
     @contextmanager
     def _python_region(self) -> Iterator[None]:
         # Autocast for a device without kernels: modules that ask whether mixed precision is on,
@@ -154,10 +165,12 @@ class FunctionCasts:
     @contextmanager
     def _cached(self) -> Iterator[None]:
         hook = register_optimizer_step_post_hook(self.drop_casts)
+        self._step_hooks.add(hook)
         try:
             yield
         finally:
             hook.remove()
+            self._step_hooks.discard(hook)
             self._mode.cache.clear()
 
     def drop_casts(self, *_: object) -> None:
@@ -228,7 +241,8 @@ def clear_cast_cache() -> None:
 
 def default_device_type() -> str:
     """Return the accelerator's type of device, the CPU's if there is none."""
-    accelerator = torch.accelerator.current_accelerator()
+    # A build for an accelerator may run where there is none.
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
 
 

@@ -10,7 +10,7 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import ClassMethodDescriptorType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -281,6 +281,8 @@ def _decorate(function: Any, policy: Policy) -> Any:
     """Wrap a function, or the one in a static or class method; a wrapped one is not nested."""
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_decorate(function.__func__, policy))
+    if isinstance(function, ClassMethodDescriptorType):  # written in C, as apply is in torch 2.14
+        return classmethod(CastFunction(function, policy))
     if isinstance(function, CastFunction):
         function = function.function
     return CastFunction(function, policy)

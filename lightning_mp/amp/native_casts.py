@@ -20,6 +20,8 @@ __all__ = ["NativeCasts", "autocast_off", "native_disabled", "native_is_active",
 _GUARD_DEVICE = "ipu"
 # Lowers nothing. As the dtype of an autocast that is off, it tells the kernels that O1 is on.
 _MARK = torch.float64
+# torch 2.10 also uses a copy that was made without gradients where gradients are wanted.
+_HAS_SAFE_COPIES = torch.__version__ >= "2.11"  # compares as a version
 
 
 class NativeCasts:
@@ -30,8 +32,9 @@ class NativeCasts:
 
     In a region, as with ``torch.autocast``, a weight is cast once: its half copy is kept until the
     outermost region ends or an optimizer steps. A write to a weight by other means within a region
-    needs ``torch.clear_autocast_cache()``. ``torch.get_autocast_dtype`` of the CPU (or, on the
-    CPU, of CUDA) reads ``torch.float64`` meanwhile.
+    needs ``torch.clear_autocast_cache()``. With torch 2.10 no copy is kept.
+    ``torch.get_autocast_dtype`` of the CPU (or, on the CPU, of CUDA) reads ``torch.float64``
+    meanwhile.
 
     Args:
         half_dtype: ``torch.float16`` or ``torch.bfloat16``.
@@ -86,7 +89,9 @@ class NativeCasts:
             torch.autocast(
                 self.device_type,
                 dtype=self.half_dtype,
-                cache_enabled=keeps_copies and torch.is_autocast_cache_enabled(),
+                cache_enabled=(
+                    keeps_copies and _HAS_SAFE_COPIES and torch.is_autocast_cache_enabled()
+                ),
             ),
         ):
             yield

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.opt_levels import OptLevelProperties
-from lightning_mp.kernels.reference.split import join_master, split_master
+from lightning_mp.kernels.split import join_, split_
 
 __all__ = ["SplitMasterWeights"]
 
@@ -59,7 +59,7 @@ class SplitMasterWeights(MasterWeights):
         for parameter, master in self._pairs(parameters, is_open=True):
             self._follow_device(parameter, master)
             half = parameter.detach().view(torch.int16)
-            is_written = split_master(master.detach())[0].view(torch.int16) != half
+            is_written = _halves_of(master)[0].view(torch.int16) != half
             master.copy_(torch.where(is_written, parameter.detach(), master.detach()))
 
     @override
@@ -117,7 +117,7 @@ class SplitMasterWeights(MasterWeights):
 
     @override
     def _make_master(self, parameter: nn.Parameter) -> Tensor:
-        half, remainder = split_master(parameter.detach())
+        half, remainder = _halves_of(parameter)
         # The caller rounds once more, which changes nothing in these.
         parameter.data = half
         self._remainders[parameter] = remainder
@@ -144,12 +144,20 @@ class SplitMasterWeights(MasterWeights):
         return remainder
 
     def _join(self, parameter: Tensor) -> Tensor:
-        return join_master(parameter.detach(), self._remainder_of(parameter))
+        value = torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
+        join_([parameter.detach()], [self._remainder_of(parameter)], [value])
+        return value
 
     def _split(self, parameter: Tensor, value: Tensor) -> None:
-        half, remainder = split_master(value.detach().to(parameter.device, torch.float32))
-        parameter.copy_(half)
-        self._remainder_of(parameter).copy_(remainder)
+        source = value.detach().to(parameter.device, torch.float32)
+        split_([source], [parameter.detach()], [self._remainder_of(parameter)])
+
+
+def _halves_of(source: Tensor) -> tuple[Tensor, Tensor]:
+    half = torch.empty_like(source, dtype=torch.bfloat16, requires_grad=False)
+    remainder = torch.empty_like(source, dtype=torch.int16, requires_grad=False)
+    split_([source.detach()], [half], [remainder])
+    return half, remainder
 
 
 def _stand_in(parameter: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ import torch
 from support.engine import Mlp, make_batches, train_plain
 from support.tolerances import HALF_TRAINING
 from torch.nn import functional as F
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from lightning_mp import amp
 from lightning_mp.amp._amp_state import _amp_state
+from lightning_mp.amp.function_casts import FunctionCasts
 
 
 def make_sgd(model):
@@ -56,6 +58,8 @@ def test_a_weight_that_was_written_to_is_cast_anew():
 def test_casts_end_in_the_thread_they_began_in():
     events = [threading.Event(), threading.Event()]
     seen = []
+    FunctionCasts(torch.float16)  # installs the kernels
+    hooks = list(_global_optimizer_post_hooks)
 
     def work():
         amp.init()
@@ -75,6 +79,7 @@ def test_casts_end_in_the_thread_they_began_in():
     handle = amp.init()
     assert handle.is_active()
     handle._deactivate()
+    assert list(_global_optimizer_post_hooks) == hooks
     assert not torch._C._is_any_autocast_enabled()
 
 

@@ -244,6 +244,19 @@ def test_methods_of_a_class(casts, half, module):
     assert dict(vars(module.Base)) == raw
 
 
+def test_class_method_written_in_c(half):
+    class Table(dict):
+        pass
+
+    register_half_function(Table, "fromkeys")
+    with FunctionCasts(half, implementation="python").context():
+        table = Table.fromkeys(["a"], torch.ones(3))
+    assert (type(table), table["a"].dtype) == (Table, half)
+    unregister(Table, "fromkeys")
+    assert Table.fromkeys(["a"], torch.ones(3))["a"].dtype == FP32
+    assert "fromkeys" not in vars(Table)
+
+
 def test_registration_with_a_subclass_leaves_the_base_alone(casts, half, module):
     register_half_function(module.Child, "apply")
     with casts.context():
@@ -310,11 +323,13 @@ def test_promoting_torch_function(casts, half):
         assert torch.hypot(x, x).dtype == half
 
 
-def test_custom_operator(casts, half):
-    @torch.library.custom_op("lmp_registry_test::twice", mutates_args=())
-    def twice(x: Tensor) -> Tensor:
-        return x * 2
+# Defined once: the end of an earlier definition would take the operator away at any time.
+@torch.library.custom_op("lmp_registry_test::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
 
+
+def test_custom_operator(casts, half):
     register_float_function(torch.ops.lmp_registry_test, "twice")
     with casts.context():
         assert twice(torch.ones(3, dtype=half)).dtype == FP32

@@ -162,7 +162,7 @@ def test_a_weight_is_cast_once_per_outermost_region():
             before = torch.mv(weight, x[0])
         with torch.no_grad():
             weight.add_(1)
-        assert torch.equal(torch.mv(weight, x[0]), before)
+        assert torch.equal(torch.mv(weight, x[0]), before) is (torch.__version__ >= "2.11")
     with casts.context():
         assert not torch.equal(torch.mv(weight, x[0]), before)
 
