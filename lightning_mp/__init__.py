@@ -1,14 +1,15 @@
 """Mixed precision, fused kernels, heterogeneous devices and batch-size control for Lightning.
 
 Importing this package teaches the stock Trainer and Fabric the opt levels (``precision="O2"``),
-unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp`` works where Lightning is not
-installed. Everything else works with ``lightning`` or with ``pytorch_lightning``: the one imported
-before, else ``lightning`` if it is installed, or the one that ``LIGHTNING_MP_PACKAGE`` names.
+unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp`` and ``lightning_mp.optim`` work
+where Lightning is not installed. Everything else works with ``lightning`` or with
+``pytorch_lightning``: the one imported before, else ``lightning`` if it is installed, or the one
+that ``LIGHTNING_MP_PACKAGE`` names.
 """
 
 from typing import TYPE_CHECKING, NoReturn
 
-from lightning_mp import amp
+from lightning_mp import amp, optim
 from lightning_mp.__about__ import __version__
 from lightning_mp.lightning_package import PACKAGE
 
@@ -20,6 +21,7 @@ __all__ = [
     "amp",
     "callbacks",
     "install",
+    "optim",
     "uninstall",
 ]
 
@@ -38,7 +40,8 @@ else:
         if name in __all__:
             raise ModuleNotFoundError(
                 f"lightning_mp.{name} needs the package lightning, which is not installed (nor "
-                "is pytorch_lightning); lightning_mp.amp works without; pip install lightning",
+                "is pytorch_lightning); lightning_mp.amp and lightning_mp.optim work without; pip "
+                "install lightning",
                 name="lightning",
             )
         raise AttributeError(f"module 'lightning_mp' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """What the precision plugins of the Trainer and of Fabric share: an engine and its state."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ class EnginePlugin:
         *,
         keep_batchnorm_fp32: bool | None = None,
         keep_norms_fp32: bool | None = None,
-        master_weights: bool | None = None,
+        master_weights: bool | Literal["split"] | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,
@@ -59,8 +59,10 @@ class EnginePlugin:
         hysteresis: int = 1,
         num_losses: int = 1,
         allow_banned: bool = False,
+        fused: bool = True,
     ) -> None:
         require_switch("allow_banned", allow_banned)
+        require_switch("fused", fused)
         if half_dtype not in _HALF_DTYPES:
             raise ValueError(
                 f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "
@@ -91,11 +93,11 @@ class EnginePlugin:
         ]
         if not properties.is_dynamic:
             self._warn_of_idle(movement)
-        self.engine = AmpEngine(properties, scalers, allow_banned=allow_banned)
+        self.engine = AmpEngine(properties, scalers, allow_banned=allow_banned, fused=fused)
         self.half_dtype = half_dtype
         is_bf16 = _half_dtype_of(properties) == torch.bfloat16
         self.precision: Any = properties.opt_level + ("-bf16" if is_bf16 else "")
-        self._scaler_arguments = {**arguments, "num_losses": num_losses}
+        self._scaler_arguments = {**arguments, "num_losses": num_losses, "fused": fused}
         self._loss_id = 0
 
     def __repr__(self) -> str:
@@ -181,6 +183,21 @@ class EnginePlugin:
         for group in bare_optimizer(optimizer).param_groups:
             for item in group["params"]:
                 yield self.engine.masters.of(item) if self.engine.is_converted else item
+
+    def adopt(self, parameters: Iterable[Tensor] | None = None) -> None:
+        """Take over half weights that were written from outside, to the last bit.
+
+        With ordinary masters the next step finds such writes by itself. Split masters cannot tell;
+        without this call a written value is off by less than its last bit.
+
+        Args:
+            parameters: The model's parameters that were written; all by default.
+
+        Raises:
+            RuntimeError: No model is converted at present.
+        """
+        masters = self.engine.masters
+        masters.adopt_all(masters.half_parameters if parameters is None else parameters)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loss scaler's state and the properties, as plain values."""

@@ -51,7 +51,9 @@ class AmpPrecision(EnginePlugin, Precision):
             and O2, bf16 does not scale it.
         keep_batchnorm_fp32: Whether batch norms stay FP32; ``None`` for the level's own choice.
         keep_norms_fp32: Whether all norm layers stay FP32; ``None`` for the level's own choice.
-        master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice.
+        master_weights: Whether FP32 masters are kept; ``None`` for the level's own choice;
+            ``"split"`` (bf16 only) keeps them as weights and 16-bit remainders, exactly, in 2 bytes
+            less per parameter. Who then writes weights from outside calls :meth:`adopt`.
         loss_scale: ``"dynamic"``, a fixed scale above 0, or ``None`` for the level's own.
         cast_inputs: Whether all floating tensors of a batch become half before they reach the
             device, as under ``"bf16-true"``. By default a batch stays as it is, targets and all,
@@ -67,6 +69,8 @@ class AmpPrecision(EnginePlugin, Precision):
             to the one that it names, any other to loss 0.
         allow_banned: Whether functions that O1 refuses in half, such as ``binary_cross_entropy``,
             run in float32 instead.
+        fused: Whether Adam, AdamW and SGD of torch, which step on FP32 masters at O2, are stepped
+            in one pass over memory, exactly as they would; ``False`` calls their own ``step``.
         skip_scheduler_on_overflow: Whether a learning-rate scheduler holds while its optimizer
             skips.
 
@@ -88,7 +92,7 @@ class AmpPrecision(EnginePlugin, Precision):
         *,
         keep_batchnorm_fp32: bool | None = None,
         keep_norms_fp32: bool | None = None,
-        master_weights: bool | None = None,
+        master_weights: bool | Literal["split"] | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         cast_inputs: bool = False,
         init_scale: float = 2.0**16,
@@ -100,6 +104,7 @@ class AmpPrecision(EnginePlugin, Precision):
         hysteresis: int = 1,
         num_losses: int = 1,
         allow_banned: bool = False,
+        fused: bool = True,
         skip_scheduler_on_overflow: bool = True,
     ) -> None:
         super().__init__(
@@ -118,6 +123,7 @@ class AmpPrecision(EnginePlugin, Precision):
             hysteresis=hysteresis,
             num_losses=num_losses,
             allow_banned=allow_banned,
+            fused=fused,
         )
         require_switch("cast_inputs", cast_inputs)
         require_switch("skip_scheduler_on_overflow", skip_scheduler_on_overflow)

@@ -16,6 +16,7 @@ from torch.optim import LBFGS, Optimizer
 from lightning_mp.amp.gradient_check import GradientCheck
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.optimizer_step import OptimizerStep
+from lightning_mp.kernels.group_steps import group_step_of
 from lightning_mp.kernels.reference import finite_flags
 
 __all__ = ["ClosureStep", "evaluates_closure", "needs_closure"]
@@ -32,11 +33,12 @@ def evaluates_closure(optimizer: Optimizer) -> bool:
         optimizer: Any torch optimizer.
 
     Returns:
-        False for torch's own optimizers but LBFGS, which call the closure once, at the start; True
-        for LBFGS and for classes of unknown make.
+        False for the optimizers of torch but LBFGS and of ``lightning_mp.optim``, which call the
+        closure once, at the start; True for LBFGS and for classes of unknown make.
     """
     cls = type(optimizer)
-    return cls is LBFGS or not cls.__module__.startswith("torch.optim.")
+    is_known = cls.__module__.startswith("torch.optim.") or group_step_of(optimizer) is not None
+    return cls is LBFGS or not is_known
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
@@ -77,6 +79,12 @@ class ClosureStep:
         Returns:
             What ``optimizer.step`` returns, or the closure's result if the step was skipped.
         """
+        with self._masters.opened(self._step.swap.parameters):
+            return self._run(closure, before_update, **kwargs)
+
+    def _run(
+        self, closure: Callable[[], Any], before_update: Callable[[], None], **kwargs: Any
+    ) -> Any:
         step, results, checks = self._step, [], []
         parameters = step.swap.parameters
         self._masters.adopt(parameters)

@@ -26,6 +26,7 @@ from lightning_mp.amp.overflow_log import OverflowLog
 from lightning_mp.amp.owned_backwards import OwnedBackwards
 from lightning_mp.amp.scheduler_guard import SchedulerGuard
 from lightning_mp.amp.separate_losses import SeparateLosses
+from lightning_mp.amp.split_masters import SplitMasterWeights
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 from lightning_mp.amp.vanishing_eps import warn_of_vanishing_eps
 
@@ -43,6 +44,7 @@ class AmpEngine:
         allow_banned: Whether banned functions run in FP32 at O1 instead of being refused.
         raises_inputs: Whether half inputs of a model that is not cast become FP32.
         function_casts: Implementation of O1's casts: ``"auto"``, ``"native"`` or ``"python"``.
+        fused: Whether the step of a known optimizer on masters is replaced by a fused one.
 
     Example:
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
@@ -69,8 +71,10 @@ class AmpEngine:
         allow_banned: bool = False,
         raises_inputs: bool = False,
         function_casts: Implementation = "auto",
+        fused: bool = True,
     ) -> None:
         self.properties = properties
+        self._is_fusing = fused
         self.scalers = (scaler,) if isinstance(scaler, LossScaler) else tuple(scaler)
         self._forward_casts = ForwardCasts(
             properties,
@@ -159,15 +163,17 @@ class AmpEngine:
             optimizers: Torch optimizers over the model's parameters; one that is attached already
                 is left as it is.
         """
-        self._follow_devices()
-        if optimizers and not self.properties.master_weights:
-            warn_of_vanishing_eps(optimizers, self.properties)
-            self.masters.drop()
+        self._prepare_for(optimizers)
         for optimizer in optimizers:
             if optimizer in self._steps:
                 continue
             self._steps[optimizer] = OptimizerStep(
-                optimizer, self.masters, self._step_scaler, self._names, self._unscaled
+                optimizer,
+                self.masters,
+                self._step_scaler,
+                self._names,
+                self._unscaled,
+                is_fusing=self._is_fusing,
             )
 
     def own(self, optimizers: Sequence[Optimizer]) -> OwnedBackwards:
@@ -180,12 +186,11 @@ class AmpEngine:
         Returns:
             What runs their backwards and follows their steps.
         """
-        self._follow_devices()
-        if optimizers and not self.properties.master_weights:
-            warn_of_vanishing_eps(optimizers, self.properties)
-            self.masters.drop()
+        self._prepare_for(optimizers)
         if self._owned is None:
-            self._owned = OwnedBackwards(self.masters, self._names, self._log)
+            self._owned = OwnedBackwards(
+                self.masters, self._names, self._log, is_fusing=self._is_fusing
+            )
         for optimizer in optimizers:
             self._owned.own(optimizer)
         return self._owned
@@ -317,16 +322,6 @@ class AmpEngine:
         """
         return self._log.take(wait=wait)
 
-    @contextmanager
-    def masters_in(self, optimizer: Optimizer) -> Iterator[None]:
-        """Hold the masters in an attached optimizer's parameter groups.
-
-        Args:
-            optimizer: The optimizer.
-        """
-        with self.step_of(optimizer).swap.masters_in():
-            yield
-
     def scaler_state(self) -> dict[str, Any]:
         """Return the state of the loss scaler, or of all of them, as plain values."""
         return dict(self.scaler.state_dict()) if self._losses is None else self._losses.state_dict()
@@ -372,14 +367,19 @@ class AmpEngine:
         for name, parameter in module.named_parameters():
             self._names.setdefault(parameter, prefix + name)
         if self._masters is None:
-            self._masters = MasterWeights(module, self.properties)
+            is_split = self.properties.master_weights == "split"
+            masters_class = SplitMasterWeights if is_split else MasterWeights
+            self._masters = masters_class(module, self.properties)
         else:
             self._masters.add(module)
 
-    def _follow_devices(self) -> None:
-        """Move masters to their models' devices, and choose O1's casts by these."""
+    def _prepare_for(self, optimizers: Sequence[Optimizer]) -> None:
+        """Move masters to their models' devices, choose O1's casts by these, drop idle masters."""
         self.masters.follow_devices()
         self._forward_casts.follow_devices()
+        if optimizers and not self.properties.master_weights:
+            warn_of_vanishing_eps(optimizers, self.properties)
+            self.masters.drop()
 
     @property
     def _step_scaler(self) -> LossScaler:

@@ -34,7 +34,7 @@ from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties, resolve_opt_level
 from lightning_mp.amp.own_hook import remove_casts
 
-__all__ = ["initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
+__all__ = ["adopt", "initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
 
 
 def initialize(
@@ -45,7 +45,7 @@ def initialize(
     cast_model_type: torch.dtype | Literal[False] | None = None,
     patch_torch_functions: bool | None = None,
     keep_batchnorm_fp32: bool | str | None = None,
-    master_weights: bool | None = None,
+    master_weights: bool | str | None = None,
     loss_scale: float | str | None = None,
     cast_model_outputs: torch.dtype | None = None,
     num_losses: int = 1,
@@ -56,6 +56,7 @@ def initialize(
     half_dtype: torch.dtype | None = None,
     keep_norms_fp32: bool | str | None = None,
     allow_banned: bool = False,
+    fused: bool = True,
 ) -> Any:
     """Set models and optimizers up for mixed precision, in place.
 
@@ -72,7 +73,8 @@ def initialize(
         cast_model_type: Dtype of the model in place of the level's; ``False`` casts nothing.
         patch_torch_functions: Whether functions cast their inputs (O1 only).
         keep_batchnorm_fp32: Whether batch norms stay in float32.
-        master_weights: Whether optimizers step on FP32 masters.
+        master_weights: Whether optimizers step on FP32 masters; ``"split"`` (bfloat16 only) keeps
+            them as weights and 16-bit remainders, exactly, in 2 bytes less per parameter.
         loss_scale: ``"dynamic"`` or a fixed scale.
         cast_model_outputs: Dtype of the models' floating outputs; float32 by default.
         num_losses: Number of losses with scalers of their own, see ``loss_id`` of ``scale_loss``.
@@ -82,6 +84,8 @@ def initialize(
         half_dtype: float16 or bfloat16; that of ``set_half_dtype`` by default.
         keep_norms_fp32: Whether all norm layers stay in float32.
         allow_banned: Whether banned functions run in float32 at O1 instead of being refused.
+        fused: Whether Adam, AdamW and SGD of torch, which step on FP32 masters at O2, are stepped
+            in one pass over memory, exactly as they would.
 
     Returns:
         What was passed: the models, or models and optimizers; a list for a list.
@@ -127,6 +131,7 @@ def initialize(
         output_dtype=cast_model_outputs,
         allow_banned=allow_banned,
         raises_inputs=properties.cast_model_type == torch.float32,
+        fused=fused,
     )
     for model in given_models:
         remove_casts(model)
@@ -247,6 +252,23 @@ def load_state_dict(state_dict: Mapping[str, Mapping[str, Any]]) -> None:
             f"amp state = {dict(state_dict)!r}; allowed: a positive 'loss_scale' and a count "
             "'unskipped' for each loss scaler; pass what amp.state_dict() returned"
         ) from error
+
+
+def adopt(parameters: Iterable[Tensor]) -> None:
+    """Take over half weights that were written from outside, to the last bit.
+
+    With ordinary masters the next step finds such writes by itself. Split masters cannot tell;
+    without this call a written value is off by less than its last bit.
+
+    Args:
+        parameters: Parameters that were written, of the models of the last ``initialize``.
+
+    Raises:
+        RuntimeError: ``initialize`` was not called.
+    """
+    engine = _last_session().engine
+    if engine is not None:
+        engine.masters.adopt_all(parameters)
 
 
 def set_half_dtype(dtype: torch.dtype) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lightning_mp.amp.master_weights import MasterWeights
@@ -17,8 +16,8 @@ def full_precision(masters: MasterWeights) -> Iterator[None]:
     """Put FP32 tensors in place of a model's half parameters and buffers.
 
     ``model.parameters()`` and ``model.buffers()`` give FP32 tensors meanwhile, in the same order
-    and tied as before. A tensor that has a master shares its memory: what is written stays in full,
-    and the half weight follows on exit. Without masters (O3) writes are rounded on exit. The model
+    and tied as before. What is written stays in full where there is a master, and the half weight
+    follows on exit. Without masters (O3) writes are rounded on exit. The model
     must not run meanwhile. The model's own tensors come back also after an exception; whoever else
     holds them (an optimizer, a DDP wrapper) never sees the others.
 
@@ -26,6 +25,7 @@ def full_precision(masters: MasterWeights) -> Iterator[None]:
         masters: Masters of the converted model.
 
     Example:
+        >>> import torch
         >>> from lightning_mp.amp import AmpEngine, LossScaler, resolve_opt_level
         >>> engine = AmpEngine(resolve_opt_level("O2"), LossScaler(1.0))
         >>> model = nn.Linear(7, 3)
@@ -37,7 +37,7 @@ def full_precision(masters: MasterWeights) -> Iterator[None]:
     """
     places: list[tuple[dict[str, Any], str, Tensor]] = []
     stand_ins: dict[Tensor, Tensor] = {}
-    values: list[tuple[Tensor, Tensor]] = []
+    values: list[tuple[nn.Module, str, Tensor]] = []
     try:
         for owner in masters.owners:
             for name, value in list(masters.values_of(owner)):
@@ -46,20 +46,15 @@ def full_precision(masters: MasterWeights) -> Iterator[None]:
                 half = registry[name]
                 if half not in stand_ins:
                     stand_ins[half] = _stand_in(value, half)
-                values.append((value, half))
+                values.append((owner, name, half))
                 places.append((registry, name, half))
                 registry[name] = stand_ins[half]
         yield
     finally:
         for registry, name, half in places:
             registry[name] = half
-        with torch.no_grad():
-            for value, half in values:
-                stand_in = stand_ins[half]
-                # Apart where modules share a buffer, or where somebody has set .data.
-                if stand_in.data_ptr() != value.data_ptr():
-                    value.copy_(stand_in)
-                half.copy_(value)
+        for owner, name, half in values:
+            masters.write(owner, name, stand_ins[half])
 
 
 def _stand_in(value: Tensor, half: Tensor) -> Tensor:

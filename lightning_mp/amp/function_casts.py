@@ -164,7 +164,7 @@ class FunctionCasts:
 
     @contextmanager
     def _cached(self) -> Iterator[None]:
-        hook = register_optimizer_step_post_hook(self._after_step)
+        hook = register_optimizer_step_post_hook(self.drop_casts)
         self._step_hooks.add(hook)
         try:
             yield
@@ -173,7 +173,8 @@ class FunctionCasts:
             self._step_hooks.discard(hook)
             self._mode.cache.clear()
 
-    def _after_step(self, *_: object) -> None:
+    def drop_casts(self, *_: object) -> None:
+        """Forget the casts of weights: a step hook, which the step of any optimizer calls."""
         self._mode.cache.clear()
 
 

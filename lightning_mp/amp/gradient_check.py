@@ -1,4 +1,4 @@
-"""Pass 1 over gradients: which of them are finite."""
+"""Pass 1 over gradients: are they finite, and what unscales and clips them."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from lightning_mp.amp.gradient_stats import measure_gradients
 from lightning_mp.amp.host_flag import HostFlag
 from lightning_mp.kernels.reference import finite_flags
 
@@ -18,28 +19,29 @@ class GradientCheck:
     Args:
         parameters: Model parameters that have a gradient.
         names: Qualified name of each model parameter.
+        inv_scale: Reciprocal of the gradients' loss scale; ``None`` for 1.
+        max_norm: Largest L2 norm of the unscaled gradients; ``None`` for no limit.
 
     Attributes:
         finite_flags: Bool tensor ``[len(parameters)]``.
         found_inf: Float32 scalar, 1 if any gradient element is infinite or NaN, else 0.
+        factor: Float32 scalar that unscales and clips a gradient.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], names: Mapping[Tensor, str]) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        names: Mapping[Tensor, str],
+        *,
+        inv_scale: Tensor | None = None,
+        max_norm: float | None = None,
+    ) -> None:
         self._parameters = tuple(parameters)
         self._names = names
-        groups: dict[torch.device, list[int]] = {}
-        for index, parameter in enumerate(parameters):
-            groups.setdefault(parameter.device, []).append(index)
-        device = parameters[0].device if parameters else torch.device("cpu")
-        flags = torch.ones(len(parameters), dtype=torch.bool, device=device)
-        for members in groups.values():
-            found = finite_flags([dense_values(parameters[index]) for index in members])
-            if len(groups) == 1:
-                flags = found
-            else:
-                flags[members] = found.to(device, non_blocking=True)
-        self.finite_flags = flags
-        self.found_inf = flags.logical_not().any().float()
+        gradients = [dense_values(parameter) for parameter in parameters]
+        stats = measure_gradients(gradients, inv_scale=inv_scale, max_norm=max_norm)
+        self.factor, self.found_inf = stats.factor, stats.found_inf
+        self.finite_flags = self._find_culprits(gradients)
 
     @property
     def has_gradients(self) -> bool:
@@ -55,6 +57,22 @@ class GradientCheck:
     def parameter_names(self) -> list[str]:
         """Names of the parameters looked at, in the order of ``finite_flags``."""
         return [self._names.get(item, "<unnamed>") for item in self._parameters]
+
+    def _find_culprits(self, gradients: list[Tensor]) -> Tensor:
+        if self.flag.is_ready() and not self.flag.read():
+            # Nothing to look for: the host knows already.
+            return torch.ones(len(gradients), dtype=torch.bool)
+        groups: dict[torch.device, list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            groups.setdefault(gradient.device, []).append(index)
+        device = self.found_inf.device
+        flags = torch.ones(len(gradients), dtype=torch.bool, device=device)
+        for members in groups.values():
+            found = finite_flags([gradients[index] for index in members])
+            if len(groups) == 1:
+                return found
+            flags[members] = found.to(device, non_blocking=True)
+        return flags
 
 
 def dense_values(parameter: Tensor) -> Tensor:

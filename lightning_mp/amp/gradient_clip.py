@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_mp.amp.gradient_stats import measure_gradients
 from lightning_mp.kernels.reference import clip_coefficient, total_norm
 
 __all__ = ["ClipRule", "clip_gradients_", "scale_gradients_"]
@@ -45,12 +46,15 @@ class ClipRule:
 
 
 @torch.no_grad()
-def clip_gradients_(gradients: Sequence[Tensor], rule: ClipRule) -> Tensor | None:
+def clip_gradients_(
+    gradients: Sequence[Tensor], rule: ClipRule, *, like_fused: bool = False
+) -> Tensor | None:
     """Clip gradients in place; no value is copied to the host.
 
     Args:
         gradients: Dense floating tensors of any shape; FP32 for exact norms of large models.
         rule: What to clip by.
+        like_fused: Whether the L2 norm is that of a fused step, to the last bit, and not torch's.
 
     Returns:
         The total norm before clipping as a float32 scalar, or ``None`` when clipping by value.
@@ -69,8 +73,13 @@ def clip_gradients_(gradients: Sequence[Tensor], rule: ClipRule) -> Tensor | Non
         torch._foreach_clamp_min_(list(gradients), -rule.clip_value)
         torch._foreach_clamp_max_(list(gradients), rule.clip_value)
         return None
-    norm = total_norm(gradients, rule.norm_type)
-    scale_gradients_(gradients, clip_coefficient(norm, rule.max_norm))
+    if like_fused and rule.norm_type == 2.0:
+        stats = measure_gradients(gradients, max_norm=rule.max_norm)
+        norm, coefficient = stats.norm, stats.factor
+    else:
+        norm = total_norm(gradients, rule.norm_type)
+        coefficient = clip_coefficient(norm, rule.max_norm)
+    scale_gradients_(gradients, coefficient)
     return norm
 
 

@@ -33,6 +33,7 @@ class MasterSwap:
         self._masters = masters
         self._depth = 0
         self._is_loading = False
+        self._opened: list[Tensor] = []
         self._handles: list[RemovableHandle] = []
         self._handles = [
             optimizer.register_state_dict_pre_hook(self._before_saving),
@@ -59,6 +60,9 @@ class MasterSwap:
     def masters_in(self) -> Iterator[None]:
         """Hold the masters in the optimizer's parameter groups; may be nested."""
         self._enter()
+        if self._depth == 1:
+            self._opened = self.parameters
+            self._masters.open(self._opened)
         try:
             yield
         finally:
@@ -109,6 +113,8 @@ class MasterSwap:
     def _leave(self) -> None:
         self._depth -= 1
         if self._depth == 0:
+            self._masters.close(self._opened)
+            self._opened = []
             self._replace(self._masters.owner_of)
 
     def _replace(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -11,6 +11,7 @@ so that untouched elements keep their low bits.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,11 @@ class MasterWeights:
         """Whether any parameter has an FP32 master."""
         return bool(self._masters)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether the half weights are the upper halves of the masters."""
+        return False
+
     def of(self, parameter: Tensor) -> Tensor:
         """Return the FP32 master of a parameter, or the parameter itself if it has none."""
         return self._masters.get(parameter, parameter)
@@ -94,12 +100,26 @@ class MasterWeights:
     def follow_devices(self) -> None:
         """Move each master to where its parameter or buffer has gone since."""
         for parameter, master in self._masters.items():
-            if master.device != parameter.device:
-                master.data = master.data.to(parameter.device)
+            self._follow_device(parameter, master)
         for (owner, name), master in self._buffers.items():
             buffer = owner._buffers.get(name)
             if buffer is not None:
                 self._buffers[owner, name] = master.to(buffer.device)
+
+    def stored(self, parameter: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what a fused step updates of a parameter.
+
+        Args:
+            parameter: A model parameter.
+
+        Returns:
+            Its master and the half weight that follows, or the parameter itself and ``None``.
+        """
+        master = self._masters.get(parameter)
+        if master is None:
+            return parameter, None
+        self._follow_device(parameter, master)
+        return master, parameter
 
     @torch.no_grad()
     def adopt(self, parameters: Iterable[Tensor]) -> None:
@@ -112,9 +132,44 @@ class MasterWeights:
             master = self._masters.get(parameter)
             if master is None:
                 continue
-            if master.device != parameter.device:
-                master.data = master.data.to(parameter.device)
+            self._follow_device(parameter, master)
             _adopt_written(master, parameter)
+
+    def adopt_all(self, parameters: Iterable[Tensor]) -> None:
+        """Take over half weights that somebody has written, to the last bit.
+
+        Args:
+            parameters: Model parameters that were written; those without a master are left alone.
+        """
+        self.adopt(parameters)
+
+    @contextmanager
+    def opened(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+        """Have masters hold their values for a while, as those that are not split always do.
+
+        Args:
+            parameters: Model parameters; those without a master are left alone.
+        """
+        parameters = list(parameters)
+        self.open(parameters)
+        try:
+            yield
+        finally:
+            self.close(parameters)
+
+    def open(self, parameters: Iterable[Tensor]) -> None:
+        """Have masters hold their values until :meth:`close` was called as often as this.
+
+        Args:
+            parameters: Model parameters; those without a master are left alone.
+        """
+
+    def close(self, parameters: Iterable[Tensor]) -> None:
+        """End :meth:`open`; what masters are to keep was pushed before.
+
+        Args:
+            parameters: The parameters that were opened.
+        """
 
     @torch.no_grad()
     def push(self, parameters: Iterable[Tensor]) -> None:
@@ -136,23 +191,66 @@ class MasterWeights:
             owner: A part of the model.
 
         Yields:
-            Name within the module, and value; a write to it reaches the master.
+            Name within the module, and value; what is written to it counts after :meth:`write`.
         """
         for name in self._names_of(owner):
             parameter = owner._parameters.get(name)
             if parameter is not None:
-                self.adopt([parameter])
-                yield name, self.of(parameter).detach().float()
+                yield name, self.value_of(parameter)
             else:
                 yield name, self._buffer_value(owner, name)
+
+    def value_of(self, parameter: Tensor) -> Tensor:
+        """Return the value of a parameter; writes from outside are taken over first.
+
+        Args:
+            parameter: A model parameter.
+
+        Returns:
+            The master itself, or a copy where no tensor holds the value; FP32 for one that was
+            cast.
+        """
+        self.adopt([parameter])
+        value = self.of(parameter).detach()
+        return value.float() if value.dtype == self._dtype else value
+
+    @torch.no_grad()
+    def write(self, owner: nn.Module, name: str, value: Tensor) -> Tensor:
+        """Give something that a module has as its own and that was cast another FP32 value.
+
+        Args:
+            owner: A part of the model.
+            name: Name within it.
+            value: The value, of the same shape.
+
+        Returns:
+            The half tensor, which follows.
+        """
+        parameter = owner._parameters.get(name)
+        if parameter is not None:
+            self._write_parameter(parameter, value)
+            return parameter
+        buffer = owner._buffers[name]
+        assert buffer is not None
+        self._buffers[owner, name].copy_(value)
+        return buffer.copy_(value)
+
+    def num_bytes(self, parameter: Tensor) -> int:
+        """Return the memory that a parameter takes beside its own.
+
+        Args:
+            parameter: A model parameter.
+        """
+        master = self._masters.get(parameter)
+        return 0 if master is None else master.numel() * master.element_size()
 
     def restore(self) -> None:
         """Give the FP32 values back to the model and forget everything."""
         self.adopt(self._half_parameters)
         for parameter in self._half_parameters:
-            value = self.of(parameter)
+            value = self.value_of(parameter)
             parameter.grad = None
-            parameter.data = value.detach().to(torch.float32)
+            parameter.data = value
             # grad_dtype stays None: torch cannot forget it, and a fixed dtype would follow the
             # parameter into a later .half().
         restored: dict[Tensor, Tensor] = {}
@@ -167,8 +265,12 @@ class MasterWeights:
         self._owners.clear()
         self._half_parameters.clear()
 
+    def _follow_device(self, parameter: Tensor, master: Tensor) -> None:
+        if master.device != parameter.device:
+            master.data = master.data.to(parameter.device)
+
     def _cast_parameter(self, parameter: nn.Parameter, dtype: torch.dtype) -> None:
-        master = parameter.detach().clone()
+        master = self._make_master(parameter)
         master.requires_grad_(parameter.requires_grad)
         self._masters[parameter] = master
         self._parameters[master] = parameter
@@ -177,6 +279,13 @@ class MasterWeights:
         parameter.data = parameter.data.to(dtype)
         # Lets .grad be half (as autograd makes it) or FP32 (accumulated, or unscaled for a reader).
         parameter.grad_dtype = None
+
+    def _make_master(self, parameter: nn.Parameter) -> Tensor:
+        return parameter.detach().clone()
+
+    def _write_parameter(self, parameter: Tensor, value: Tensor) -> None:
+        self.of(parameter).copy_(value)
+        parameter.copy_(value)
 
     def _cast_buffers(
         self, buffers: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype

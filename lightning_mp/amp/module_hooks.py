@@ -100,8 +100,10 @@ class ModuleHooks:
             incoming = state_dict.get(prefix + name)
             # torch itself refuses a tensor of another shape, after this hook.
             if isinstance(incoming, Tensor) and incoming.shape == value.shape:
-                with torch.no_grad():
-                    value.copy_(incoming)
+                half = self._masters.write(module, name, incoming)
+                if self._masters.is_split:
+                    # Copied by torch next; it would round another way.
+                    state_dict[prefix + name] = half.detach().clone()
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         # Wrappers borrow the call of a module for another of its methods (a Trainer's strategy runs

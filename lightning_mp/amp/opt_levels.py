@@ -42,7 +42,8 @@ class OptLevelProperties:
         keep_batchnorm_fp32: Whether batch norms stay in float32; ``None`` if nothing is cast.
         keep_norms_fp32: Whether all norm layers stay in float32; ``None`` if nothing is cast.
             ``False`` beside ``keep_batchnorm_fp32=True`` keeps only the batch norms.
-        master_weights: Whether the optimizer steps on float32 masters; ``None`` at O1.
+        master_weights: Whether the optimizer steps on float32 masters; ``"split"`` if these are the
+            bfloat16 weights and 16-bit remainders; ``None`` at O1.
         loss_scale: ``"dynamic"`` or a fixed factor.
         function_dtype: Half dtype that functions cast their inputs to; ``None`` if they do not.
     """
@@ -52,7 +53,7 @@ class OptLevelProperties:
     patch_torch_functions: bool
     keep_batchnorm_fp32: bool | None
     keep_norms_fp32: bool | None
-    master_weights: bool | None
+    master_weights: bool | Literal["split"] | None
     loss_scale: LossScale
     function_dtype: torch.dtype | None = None
 
@@ -128,7 +129,8 @@ def resolve_opt_level(
         keep_batchnorm_fp32: Whether batch norms stay in float32. This and the other two switches
             also take the strings ``"True"`` and ``"False"`` of a command line.
         keep_norms_fp32: Whether all norm layers stay in float32.
-        master_weights: Whether the optimizer steps on float32 masters.
+        master_weights: Whether the optimizer steps on float32 masters; ``"split"`` keeps them as
+            bfloat16 weights and 16-bit remainders, in 2 bytes less each.
         loss_scale: ``"dynamic"``, a positive number, or such a number as a string.
 
     Returns:
@@ -145,7 +147,7 @@ def resolve_opt_level(
     _check_half_dtype(half_dtype)
     keep_batchnorm = _switch("keep_batchnorm_fp32", keep_batchnorm_fp32)
     keep_norms = _switch("keep_norms_fp32", keep_norms_fp32)
-    masters = _switch("master_weights", master_weights)
+    masters = "split" if master_weights == "split" else _switch("master_weights", master_weights)
     patching = _switch("patch_torch_functions", patch_torch_functions)
     _check_patching(level, patching)
     if level.patch_torch_functions:
@@ -211,9 +213,15 @@ def _check_half_dtype(half_dtype: torch.dtype) -> None:
 
 
 def _master_weights(
-    level: OptLevelProperties, cast: torch.dtype | None, masters: bool | None
-) -> bool | None:
+    level: OptLevelProperties, cast: torch.dtype | None, masters: bool | Literal["split"] | None
+) -> bool | Literal["split"] | None:
     is_half = cast in HALF_DTYPES
+    if masters == "split" and cast != torch.bfloat16:
+        raise ValueError(
+            f"master_weights = 'split' where the model is cast to {_dtype_name(cast)}; it is "
+            "allowed where it is cast to bfloat16, whose bits are the upper ones of float32; "
+            "choose bfloat16, or master_weights=True"
+        )
     if masters and not is_half:
         raise ValueError(
             f"master_weights = True where the model is cast to {_dtype_name(cast)}; masters are "
@@ -248,7 +256,7 @@ def _check_only_patched(
     cast: torch.dtype | None,
     keep_batchnorm: bool | None,
     keep_norms: bool | None,
-    masters: bool | None,
+    masters: bool | str | None,
 ) -> None:
     """Refuse what makes no sense at O1, where the model itself stays in float32."""
     overrides = {

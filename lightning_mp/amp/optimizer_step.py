@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_mp.amp.fused_adam import apply_fused_adam, can_fuse_adam
+from lightning_mp.amp.fused_step import apply_fused_step, can_fuse
 from lightning_mp.amp.gradient_check import GradientCheck, dense_values
 from lightning_mp.amp.gradient_clip import ClipRule, clip_gradients_, scale_gradients_
 from lightning_mp.amp.gradient_raise import raise_gradients
@@ -41,6 +41,7 @@ class OptimizerStep:
         scaler: Scaler of the loss that the gradients come from.
         names: Qualified name of each model parameter.
         unscaled: Which gradients are unscaled, shared by all optimizers of the model.
+        is_fusing: Whether the step of a known optimizer is replaced by a fused one.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class OptimizerStep:
         scaler: LossScaler,
         names: Mapping[Tensor, str],
         unscaled: UnscaledGradients,
+        *,
+        is_fusing: bool = True,
     ) -> None:
         self.optimizer = optimizer
         self.swap = MasterSwap(optimizer, masters)
@@ -62,6 +65,7 @@ class OptimizerStep:
         self._scaler = scaler
         self._names = names
         self._unscaled = unscaled
+        self._is_fusing = is_fusing
         self._check: GradientCheck | None = None
         # Gradients of the step in preparation, unscaled; each is its master's gradient too.
         self._shared: dict[Tensor, Tensor] | None = None
@@ -73,7 +77,7 @@ class OptimizerStep:
     @property
     def can_fuse(self) -> bool:
         """Whether the update needs no FP32 gradients and no call of the optimizer's own step."""
-        return can_fuse_adam(self.optimizer, self._masters)
+        return self._is_fusing and can_fuse(self.optimizer, self._masters)
 
     @torch.no_grad()
     def unscale(self) -> GradientCheck:
@@ -98,7 +102,7 @@ class OptimizerStep:
             self._unscaled.add(parameter)
         if self._recorded is not None:
             rule, self._recorded = self._recorded, None
-            clip_gradients_([dense_values(item) for item in parameters], rule)
+            self._clip_now(parameters, rule)
         return self._check
 
     def unscale_anew(self) -> GradientCheck:
@@ -122,7 +126,7 @@ class OptimizerStep:
             return
         self.unscale()
         self.collect()
-        clip_gradients_([dense_values(parameter) for parameter in self._with_gradient()], rule)
+        self._clip_now(self._with_gradient(), rule)
 
     @torch.no_grad()
     def step(self, before_update: Callable[[], None], *, is_looked: bool, **kwargs: Any) -> None:
@@ -141,13 +145,12 @@ class OptimizerStep:
         self.path = "plain" if not is_fused else "fast" if self._shared is None else "looked"
         self._run_before_update(before_update, may_record=is_fused)
         parameters = self._with_gradient()
-        check = self._check or GradientCheck(parameters, self._names)
-        self._masters.adopt(parameters)
+        check = self._check or self._new_check(parameters)
         if is_fused:
             self._fused_update(check)
         else:
+            self._masters.adopt(parameters)
             self._plain_update(check, **kwargs)
-        self._masters.push(parameters)
         self.finish(check)
 
     def detach(self) -> None:
@@ -165,6 +168,10 @@ class OptimizerStep:
 
     def _with_gradient(self) -> list[Tensor]:
         return [item for item in self.swap.parameters if item.grad is not None]
+
+    def _clip_now(self, parameters: list[Tensor], rule: ClipRule) -> None:
+        values = [dense_values(parameter) for parameter in parameters]
+        clip_gradients_(values, rule, like_fused=self.can_fuse)
 
     def _run_before_update(self, before_update: Callable[[], None], *, may_record: bool) -> None:
         self._may_record = may_record
@@ -202,25 +209,32 @@ class OptimizerStep:
                 self._shared[parameter] = gradient
                 self._unscaled.add(parameter)
 
-    def _fused_update(self, check: GradientCheck) -> None:
-        factor: Tensor | None = None
-        clip_value: float | None = None
+    def _new_check(self, parameters: list[Tensor]) -> GradientCheck:
+        if self._shared is not None:
+            return GradientCheck(parameters, self._names)
         rule = self._recorded
+        is_l2 = rule is not None and rule.norm_type == 2.0
+        return GradientCheck(
+            parameters,
+            self._names,
+            inv_scale=self._scaler.inv_scale,
+            max_norm=rule.max_norm if rule is not None and is_l2 else None,
+        )
+
+    def _fused_update(self, check: GradientCheck) -> None:
+        rule, factor = self._recorded, None
         if self._shared is None:
-            factor = self._scaler.inv_scale.to(check.found_inf.device)
-        if rule is not None:
-            clip_value = rule.clip_value
-            if rule.max_norm is not None:
-                assert factor is not None
+            factor = check.factor
+            if rule is not None and rule.max_norm is not None and rule.norm_type != 2.0:
                 scaled = [dense_values(parameter) for parameter in self._with_gradient()]
                 norm = total_norm(scaled, rule.norm_type) * factor
                 factor = factor * clip_coefficient(norm, rule.max_norm)
-        apply_fused_adam(
+        apply_fused_step(
             self.optimizer,
             self._masters,
             found_inf=check.found_inf,
             factor=factor,
-            clip_value=clip_value,
+            clip_value=None if rule is None else rule.clip_value,
         )
 
     def _plain_update(self, check: GradientCheck, **kwargs: Any) -> None:
@@ -239,10 +253,13 @@ class OptimizerStep:
                 parameter.grad = gradient.to(parameter.dtype)
         if found_inf is not None:
             optimizer.grad_scale, optimizer.found_inf = None, found_inf
-            self._lay_out_gradients()
         try:
-            with self.swap.masters_in(), torch.enable_grad():
-                optimizer.step(**kwargs)
+            with self.swap.masters_in():
+                if found_inf is not None:
+                    self._lay_out_gradients()
+                with torch.enable_grad():
+                    optimizer.step(**kwargs)
+                self._masters.push(self._with_gradient())
         finally:
             if found_inf is not None:
                 del optimizer.grad_scale, optimizer.found_inf

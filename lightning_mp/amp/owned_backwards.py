@@ -28,19 +28,26 @@ class OwnedBackwards:
         masters: Masters of the models.
         names: Qualified name of each model parameter.
         log: Where steps are noted.
+        is_fusing: Whether the step of a known optimizer is replaced by a fused one.
 
     Attributes:
         keeps: An object that is to live as long as the optimizers do.
     """
 
     def __init__(
-        self, masters: MasterWeights, names: Mapping[Tensor, str], log: OverflowLog
+        self,
+        masters: MasterWeights,
+        names: Mapping[Tensor, str],
+        log: OverflowLog,
+        *,
+        is_fusing: bool = True,
     ) -> None:
         self.keeps: object = None
         self.skipped_steps = torch.zeros((), dtype=torch.int32)
         self._gradients = SharedGradients(masters, UnscaledGradients(), is_shared=True)
         self._names = names
         self._log = log
+        self._is_fusing = is_fusing
         self._owned: dict[Optimizer, OwnedOptimizer] = {}
         self._num_steps: dict[Optimizer, int] = {}
         # Of the last backward that was unscaled for an optimizer: its scale, and the next one.
@@ -68,7 +75,11 @@ class OwnedBackwards:
         if optimizer not in self._owned:
             on_step = partial(self._note_step, optimizer)
             self._owned[optimizer] = OwnedOptimizer(
-                optimizer, self._gradients, self._names, on_step=on_step
+                optimizer,
+                self._gradients,
+                self._names,
+                on_step=on_step,
+                is_fusing=self._is_fusing,
             )
             self._num_steps[optimizer] = 0
         return self._owned[optimizer]
@@ -106,12 +117,14 @@ class OwnedBackwards:
             item.refresh()
         parameters = list(dict.fromkeys(one for item in owned for one in item.parameters))
         put_off = self._exchange.put_off(parameters)
+        kept = [parameter for item in owned if item.keeps_scaled for parameter in item.parameters]
         window = ScaledBackward(
             parameters,
             self._gradients,
             scaler,
             names=self._names,
             delay_unscale=delay_unscale,
+            kept_scaled=kept,
             due=self._exchange.due(parameters),
             is_put_off=bool(put_off),
         )

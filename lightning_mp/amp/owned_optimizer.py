@@ -1,7 +1,9 @@
 """An optimizer that holds the FP32 masters for good, as in Apex, and is stepped by its owner.
 
 Nothing of the optimizer is replaced. A hook before each step takes the gradients away if they are
-not finite, so that the step does nothing; one after it writes the masters to the model.
+not finite, so that the step does nothing; one after it writes the masters to the model. Where a
+fused step can stand in for the optimizer's own, the first hook runs it and takes the gradients away
+as well.
 """
 
 import inspect
@@ -13,7 +15,9 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from lightning_mp.amp.closure_step import evaluates_closure
+from lightning_mp.amp.fused_step import apply_fused_step, can_fuse
 from lightning_mp.amp.gradient_check import GradientCheck
+from lightning_mp.amp.gradient_raise import widened
 from lightning_mp.amp.master_swap import MasterSwap
 from lightning_mp.amp.shared_gradients import SharedGradients
 from lightning_mp.kernels.reference import finite_flags
@@ -33,6 +37,7 @@ class OwnedOptimizer:
         gradients: Where the gradients of the model stand.
         names: Qualified name of each model parameter.
         on_step: Called after each step that found gradients, with what was found in them.
+        is_fusing: Whether the step of a known optimizer is replaced by a fused one.
     """
 
     def __init__(
@@ -42,12 +47,16 @@ class OwnedOptimizer:
         names: Mapping[Tensor, str],
         *,
         on_step: Callable[[GradientCheck], None],
+        is_fusing: bool = True,
     ) -> None:
         self.optimizer = optimizer
         self._gradients = gradients
         self._masters = gradients.masters
         self._names = names
         self._on_step = on_step
+        self._is_fusing = is_fusing
+        self._is_fused = False
+        self._opened: list[Tensor] = []
         self._swap = MasterSwap(optimizer, self._masters)
         self._swap.hold()
         self._is_stepping = self._is_evaluating = False
@@ -64,6 +73,11 @@ class OwnedOptimizer:
     def parameters(self) -> list[Tensor]:
         """The optimizer's model parameters, groups added since included."""
         return self._swap.parameters
+
+    @property
+    def keeps_scaled(self) -> bool:
+        """Whether the optimizer wants its gradients half and scaled, as FusedSGD may."""
+        return not getattr(self.optimizer, "materialize_master_grads", True)
 
     def refresh(self) -> None:
         """Give groups that were added their masters, and end a step that has failed midway."""
@@ -90,7 +104,13 @@ class OwnedOptimizer:
         closure = bound.arguments.get("closure")
         if closure is None:
             self._refuse_unready()
-        self._masters.adopt(self.parameters)
+        hooks = (self._before_step, self._after_step)
+        self._is_fused = self._is_fusing and can_fuse(optimizer, self._masters, own_hooks=hooks)
+        if closure is not None or not self._is_fused:
+            self._masters.adopt(self.parameters)
+        if not self._is_fused:
+            self._opened = self.parameters
+            self._masters.open(self._opened)
         self._is_stepping, self._checks = True, []
         if closure is None:
             self._decide()
@@ -121,7 +141,7 @@ class OwnedOptimizer:
     def _refuse_unready(self) -> None:
         name = type(self.optimizer).__name__
         for parameter in self.parameters:
-            if self._gradients.scale_of(parameter) is not None:
+            if not self.keeps_scaled and self._gradients.scale_of(parameter) is not None:
                 raise RuntimeError(
                     f"{name}.step() with gradients that are still scaled: the last backward was "
                     "in amp.scale_loss(..., delay_unscale=True); allowed: unscaled ones; leave "
@@ -136,7 +156,13 @@ class OwnedOptimizer:
 
     @torch.no_grad()
     def _decide(self) -> None:
-        """Take the gradients away if the step must be skipped."""
+        """Take the gradients away if the step must be skipped, or was a fused one."""
+        scale = self._common_scale()
+        if scale is not None:
+            present = [item for item in self.parameters if item.grad is not None]
+            check = GradientCheck(present, self._names, inv_scale=scale.reciprocal())
+            self._step_fused(present, check, factor=check.factor)
+            return
         present = [item for item in self.parameters if self._gradients.collect(item) is not None]
         for parameter in present:
             # Without a master the update happens in the weight's own dtype (O3).
@@ -144,6 +170,9 @@ class OwnedOptimizer:
                 assert parameter.grad is not None
                 parameter.grad = parameter.grad.to(parameter.dtype)
         check = GradientCheck(present, self._names)
+        if self._is_fused:
+            self._step_fused(present, check)
+            return
         self._checks.append(check)
         optimizer: Any = self.optimizer
         if getattr(optimizer, "_step_supports_amp_scaling", False) and present:
@@ -151,6 +180,35 @@ class OwnedOptimizer:
             optimizer.grad_scale, optimizer.found_inf = None, check.found_inf
         elif present and check.flag.read() and not (len(self._checks) > 1 and self._recovers):
             self._take_away(present)
+
+    def _common_scale(self) -> Tensor | None:
+        """Return the scale that all gradients have, for a fused step to undo.
+
+        Without one, gradients that are still scaled are unscaled here.
+        """
+        scales: dict[Tensor, Tensor] = {}
+        num_present = 0
+        for parameter in self.parameters:
+            num_present += self._gradients.of(parameter) is not None
+            scale = self._gradients.scale_of(parameter)
+            if scale is not None:
+                scales[parameter] = scale
+        first = next(iter(scales.values()), None)
+        is_common = len(scales) == num_present and all(item is first for item in scales.values())
+        if first is None or (self._is_fused and is_common):
+            return first
+        for parameter, scale in scales.items():
+            gradient = self._gradients.of(parameter)
+            assert gradient is not None
+            self._gradients.put(parameter, widened(gradient) / scale.to(gradient.device))
+        return None
+
+    def _step_fused(
+        self, present: list[Tensor], check: GradientCheck, factor: Tensor | None = None
+    ) -> None:
+        self._checks.append(check)
+        apply_fused_step(self.optimizer, self._masters, found_inf=check.found_inf, factor=factor)
+        self._take_away(present)
 
     @property
     def _recovers(self) -> bool:
@@ -179,7 +237,10 @@ class OwnedOptimizer:
             self.optimizer.__dict__.pop(name, None)
         check = self._undo_if_not_finite()
         self._give_back()
-        self._push()
+        if not self._is_fused:
+            self._push()
+        self._masters.close(self._opened)
+        self._opened = []
         for parameter in self.parameters:
             master = self._masters.of(parameter)
             if master is not parameter:

@@ -33,6 +33,7 @@ class ScaledBackward:
         scaler: Scaler of the loss.
         names: Qualified name of each parameter.
         delay_unscale: Leave the gradients scaled for a later window of the same loss.
+        kept_scaled: Parameters whose gradients are checked but stay scaled, for a step to unscale.
         due: Those of the parameters whose earlier gradients this backward averages over processes
             together with the fresh ones.
         is_put_off: Whether fresh gradients wait for a later backward to be averaged.
@@ -50,6 +51,7 @@ class ScaledBackward:
         *,
         names: Mapping[Tensor, str],
         delay_unscale: bool = False,
+        kept_scaled: Sequence[Tensor] = (),
         due: Collection[Tensor] = (),
         is_put_off: bool = False,
     ) -> None:
@@ -61,6 +63,7 @@ class ScaledBackward:
         self._scaler = scaler
         self._names = names
         self._delay_unscale = delay_unscale
+        self._kept_scaled = set(kept_scaled)
         self._before = [(item.grad, gradients.target_of(item).grad) for item in self._parameters]
         self._scales = [gradients.scale_of(item) for item in self._parameters]
         self._aside: dict[Tensor, Tensor] = {}
@@ -84,7 +87,7 @@ class ScaledBackward:
             elif scale is not None:
                 # A copy: autograd adds to it, and an exception must find the old one as it was.
                 parameter.grad = self._rescaled(gradient, scale)
-            elif self._delay_unscale or parameter in self._due:
+            elif self._delay_unscale or parameter in self._due or parameter in self._kept_scaled:
                 parameter.grad = _times(widened(gradient), self._scaler.scale)
             else:
                 # DDP writes to the memory of a view into its buckets again.
@@ -109,8 +112,11 @@ class ScaledBackward:
                 self._gradients.put(parameter, parameter.grad, scale=self._scaler.scale)
             return None
         self.check = GradientCheck(fresh, self._names)
-        for chunk in in_chunks(fresh):
+        for chunk in in_chunks([item for item in fresh if item not in self._kept_scaled]):
             self._unscale(chunk)
+        for parameter in fresh:
+            if parameter in self._kept_scaled:
+                self._gradients.put(parameter, parameter.grad, scale=self._scaler.scale)
         for parameter in self._parameters:
             if parameter.grad is None:
                 self._gradients.put(parameter, self._aside.get(parameter))

@@ -23,9 +23,7 @@ def bytes_per_parameter(module: nn.Module, engine: AmpEngine) -> dict[str, float
     parameters = list(module.parameters())
     num_elements = max(1, sum(parameter.numel() for parameter in parameters))
     weights = sum(item.numel() * item.element_size() for item in parameters)
-    masters = [engine.masters.of(item) for item in parameters]
-    owned = [master for master, item in zip(masters, parameters, strict=True) if master is not item]
-    master_bytes = sum(master.numel() * master.element_size() for master in owned)
+    master_bytes = sum(map(engine.masters.num_bytes, parameters))
     return {"weights": weights / num_elements, "masters": master_bytes / num_elements}
 
 
@@ -56,7 +54,7 @@ def summary_rows(
         **_cast_rows(engine),
         "model dtype": "float32" if half is None else _name(half),
         "kept in float32": "everything" if half is None else kept,
-        "master weights": "float32" if engine.masters.has_masters else "none",
+        "master weights": _masters(engine),
         "loss scale": _loss_scale(engine),
         "kernels": kernels,
         "bytes per parameter": f"weights {memory['weights']:.1f} + masters {memory['masters']:.1f}",
@@ -92,6 +90,12 @@ def _cast_rows(engine: AmpEngine) -> dict[str, str]:
     }
 
 
+def _masters(engine: AmpEngine) -> str:
+    if not engine.masters.has_masters:
+        return "none"
+    return "float32, as weights and remainders" if engine.masters.is_split else "float32"
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -116,4 +120,4 @@ def _gradients(engine: AmpEngine, readers: Sequence[str]) -> str:
     plain = [type(item).__name__ for item, step in engine.steps.items() if not step.can_fuse]
     if plain:
         return f"materialised before each step, for the step of {', '.join(dict.fromkeys(plain))}"
-    return "not materialised: raised piece by piece inside the step"
+    return "not materialised: unscaled and clipped inside the step"

@@ -102,8 +102,6 @@ def test_a_strange_optimizer_is_an_error() -> None:
         engine.step_of(stranger)
     with pytest.raises(KeyError, match="AdamW is not attached"):
         engine.step(stranger)
-    with pytest.raises(KeyError, match="AdamW is not attached"), engine.masters_in(stranger):
-        pass
     assert list(engine.steps) == [optimizer]
 
 

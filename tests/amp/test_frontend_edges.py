@@ -346,4 +346,5 @@ def test_a_clean_step_waits_only_where_python_decides(
             nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        assert ours.number == of_torch.number + num_reads
+        # A fused step on masters asks nobody.
+        assert ours.number == (0 if level == "O2" else of_torch.number + num_reads)

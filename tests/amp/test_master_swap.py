@@ -204,9 +204,9 @@ def test_masters_are_in_while_asked_for() -> None:
     inside = [id(engine.masters.of(item)) for item in model.parameters()]
     the_list = optimizer.param_groups[0]["params"]
     assert inside != outside
-    with engine.masters_in(optimizer):
+    with engine.step_of(optimizer).swap.masters_in():
         assert ids(optimizer) == inside
-        with engine.masters_in(optimizer):
+        with engine.step_of(optimizer).swap.masters_in():
             assert ids(optimizer) == inside
         assert ids(optimizer) == inside
         with swap.masters_out():
@@ -267,7 +267,7 @@ def test_readers_find_the_state_of_a_parameter_and_harm_nothing(name: str) -> No
     for parameter in model.parameters():
         assert optimizer.state[parameter]
     optimizer.state_dict()
-    with engine.masters_in(optimizer):
+    with engine.step_of(optimizer).swap.masters_in():
         for parameter in model.parameters():
             _ = optimizer.state[parameter]
     assert_same(snapshot(engine, model, optimizer), before)

@@ -317,7 +317,7 @@ def test_fused_optimizers_skip_by_themselves_and_keep_no_attribute() -> None:
         (lambda optimizer: optimizer.register_step_pre_hook(lambda *_: None), False),
         (lambda optimizer: optimizer.register_step_post_hook(lambda *_: None), False),
         (lambda optimizer: optimizer.param_groups[0].update(amsgrad=True), False),
-        (lambda optimizer: optimizer.param_groups[0].update(maximize=True), False),
+        (lambda optimizer: optimizer.param_groups[0].update(differentiable=True), False),
         (lambda optimizer: optimizer.param_groups[0].update(fused=False), False),
     ],
 )

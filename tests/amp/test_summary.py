@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.engine import Mlp, make_engine, start
 from torch import nn
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW, RMSprop
 
 from lightning_mp.amp.summary import bytes_per_parameter, format_table, summary_rows
 
@@ -30,7 +30,7 @@ def rows_of(level: str, make_optimizer: Any = _ADAMW, readers: Any = (), **kwarg
                 "kept in float32": "all norm layers",
                 "master weights": "float32",
                 "loss scale": "dynamic, starts at 65536",
-                "FP32 gradients": "not materialised: raised piece by piece inside the step",
+                "FP32 gradients": "not materialised: unscaled and clipped inside the step",
             },
         ),
         (
@@ -61,7 +61,7 @@ def test_rows(level: str, expected: dict[str, str]) -> None:
     ("make_optimizer", "readers", "expected"),
     [
         (AdamW, ["Logger"], "materialised before each step, read by Logger"),
-        (partial(SGD, lr=0.1), [], "materialised before each step, for the step of SGD"),
+        (partial(RMSprop, lr=0.1), [], "materialised before each step, for the step of RMSprop"),
     ],
 )
 def test_where_gradients_are_materialised(

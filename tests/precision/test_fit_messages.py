@@ -166,6 +166,7 @@ def test_arguments_without_effect_are_warned_about():
         ({"min_loss_scale": 0.0}, "min_loss_scale = 0"),
         ({"opt_level": "O0", "master_weights": True}, "master_weights"),
         ({"keep_batchnorm_fp32": False, "keep_norms_fp32": True}, "keep_batchnorm_fp32"),
+        ({"fused": "no"}, "fused = 'no'; allowed are True and False; pass one"),
         ({"allow_banned": "no"}, "allow_banned = 'no'; allowed are True and False; pass one"),
         ({"cast_inputs": 0}, "cast_inputs = 0; allowed are"),
         ({"skip_scheduler_on_overflow": None}, "skip_scheduler_on_overflow = None; allowed are"),

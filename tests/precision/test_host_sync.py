@@ -76,16 +76,18 @@ class Watch(Callback):
         self.counts.append((self.reads.number, self.device.num_waits))
 
 
-def fit(tmp_path, monkeypatch, level, bad_batches=(), callbacks=(), **options):
+def fit(tmp_path, monkeypatch, level, bad_batches=(), callbacks=(), fused=True, **options):
     device = Device()
     monkeypatch.setattr(host_flag, "_start_copy", device.start_copy)
     reads = DeviceReads(device)
     watch = Watch(device, reads)
+    if "optimizer_fused" in options:
+        options["fused"] = options.pop("optimizer_fused")
     module = Steady(**options)
     module.bad_batches = bad_batches
     trainer = make_trainer(
         tmp_path,
-        make_plugin(level, loss_scale="dynamic", init_scale=256.0, growth_interval=3),
+        make_plugin(level, loss_scale="dynamic", init_scale=256.0, growth_interval=3, fused=fused),
         gradient_clip_val=0.3,
         callbacks=[*callbacks, watch],
     )
@@ -99,8 +101,8 @@ def fit(tmp_path, monkeypatch, level, bad_batches=(), callbacks=(), **options):
 @pytest.mark.parametrize("callbacks", [[], [OverflowLogger()]], ids=["bare", "logger"])
 def test_clean_steps_read_nothing(tmp_path, monkeypatch, level, callbacks):
     # O2 has a fused step of its own; at O1 it is torch's.
-    options = {"fused": True} if level.startswith("O1") else {}
-    counts, plugin = fit(tmp_path, monkeypatch, level, callbacks=callbacks, **options)
+    optimizer = {"optimizer_fused": True} if level.startswith("O1") else {}
+    counts, plugin = fit(tmp_path, monkeypatch, level, callbacks=callbacks, **optimizer)
     # The first batch may set up.
     assert counts[-1] == counts[0]
     assert counts[-1][1] == 0
@@ -110,7 +112,7 @@ def test_clean_steps_read_nothing(tmp_path, monkeypatch, level, callbacks):
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_the_counters_count(tmp_path, monkeypatch, level):
     """A step that is not fused asks for its flag; an overflow is looked into."""
-    counts, _ = fit(tmp_path, monkeypatch, level, optimizer="SGD")
+    counts, _ = fit(tmp_path, monkeypatch, level, optimizer="SGD", fused=False)
     assert counts[-1][1] == 8
     counts, plugin = fit(
         tmp_path, monkeypatch, "O2", bad_batches=(2,), callbacks=[OverflowLogger()]

@@ -16,13 +16,23 @@ from lightning_mp.amp.opt_levels import resolve_opt_level
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def make_engine(level: str = "O2-bf16", loss_scale: Any = None, **scaler: Any) -> AmpEngine:
+def make_engine(
+    level: str = "O2-bf16",
+    loss_scale: Any = None,
+    *,
+    fused: bool = True,
+    master_weights: Any = None,
+    **scaler: Any,
+) -> AmpEngine:
     """Build the engine of a level string such as ``"O2-fp16"``."""
     opt_level, _, half = level.partition("-")
     properties = resolve_opt_level(
-        opt_level, half_dtype=HALF[half or "fp16"], loss_scale=loss_scale
+        opt_level,
+        half_dtype=HALF[half or "fp16"],
+        loss_scale=loss_scale,
+        master_weights=master_weights,
     )
-    return AmpEngine(properties, LossScaler(properties.loss_scale, **scaler))
+    return AmpEngine(properties, LossScaler(properties.loss_scale, **scaler), fused=fused)
 
 
 def start(
@@ -132,7 +142,7 @@ def snapshot(engine: AmpEngine, model: nn.Module, optimizer: Optimizer) -> dict[
     """Copy weights, masters and the optimizer's tensors."""
     found: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        master = engine.masters.of(parameter)
+        master = engine.masters.value_of(parameter)
         found[f"{name}.half"], found[f"{name}.master"] = parameter.detach(), master.detach()
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor | int | float):

@@ -1,0 +1,65 @@
+"""AdamW on the fused kernels."""
+
+from torch import Tensor
+from torch.optim import AdamW
+from torch.optim.optimizer import ParamsT
+
+from lightning_mp.kernels.adam_group import adam_group_step_
+from lightning_mp.optim.fused_optimizer import FusedOptimizer
+
+__all__ = ["FusedAdamW"]
+
+
+class FusedAdamW(FusedOptimizer, AdamW):
+    """``torch.optim.AdamW`` in one pass over memory, on CPU and GPU.
+
+    State dicts are exchangeable with ``torch.optim.AdamW`` in both directions. The step counter,
+    the learning rate if it is a tensor, and what a ``GradScaler`` found stay on the device.
+
+    Args:
+        params: Parameters (float32, bfloat16 or float16) or parameter groups.
+        lr: Learning rate, at least 0; a tensor to change it between replays of a CUDA graph.
+        betas: Decays of the moments, in [0, 1).
+        eps: Term added to the denominator, at least 0.
+        weight_decay: Decoupled weight decay, at least 0.
+        maximize: Whether to go uphill.
+        capturable: Kept for the groups; every step can be captured in a CUDA graph.
+
+    Raises:
+        TypeError: A parameter has another dtype.
+        ValueError: A number is out of its range.
+
+    Example:
+        >>> import torch
+        >>> weight = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = FusedAdamW([weight], lr=0.5, weight_decay=0.0)
+        >>> weight.sum().backward()
+        >>> optimizer.step()
+        >>> round(weight.mean().item(), 4)
+        0.5
+
+    Reference: Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019.
+    """
+
+    fused_group_step = staticmethod(adam_group_step_)
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        maximize: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            maximize=maximize,
+            capturable=capturable,
+        )
