@@ -39,13 +39,19 @@ def make_sgd(parameters):
     return torch.optim.SGD(parameters, lr=5e-2, momentum=0.9)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("make_optimizer", [make_adam, make_sgd], ids=["adam", "sgd"])
+@pytest.mark.parametrize(
+    ("level", "make_optimizer"),
+    [
+        (level, make_optimizer)
+        for level in LEVELS
+        for make_optimizer in (make_adam, make_sgd)
+        # The eps of Adam is 0 in fp16, where O3 steps.
+        if (level, make_optimizer) != ("O3", make_adam)
+    ],
+)
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("clip", [None, {"max_norm": 0.3}, {"clip_val": 0.02}])
 def test_levels_follow_fp32(level, make_optimizer, accumulate, clip):
-    if level == "O3" and make_optimizer is make_adam:
-        pytest.skip("eps of Adam is 0 in fp16")
     reference = start("32-true", make_optimizer)
     losses = train(*reference, accumulate=accumulate, clip=clip)
     fabric, model, optimizer = start(level, make_optimizer)

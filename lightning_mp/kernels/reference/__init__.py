@@ -7,12 +7,10 @@ from lightning_mp.kernels.reference.adam import adam_step_
 from lightning_mp.kernels.reference.gradient_stats import gradient_stats_, l2_norm
 from lightning_mp.kernels.reference.loss_scale import update_scale_
 from lightning_mp.kernels.reference.passes import (
-    AdamSettings,
     clip_coefficient,
     copy_to_float32,
     finite_flags,
     total_norm,
-    update_adam_,
 )
 from lightning_mp.kernels.reference.scale_copy import axpby_, scale_copy_
 from lightning_mp.kernels.reference.sgd import sgd_step_
@@ -20,12 +18,10 @@ from lightning_mp.kernels.reference.split import join_, split_
 
 __all__ = [
     "REFERENCES",
-    "AdamSettings",
     "clip_coefficient",
     "copy_to_float32",
     "finite_flags",
     "total_norm",
-    "update_adam_",
 ]
 
 # One function per operation of lightning_mp.kernels.definitions, with the same arguments.

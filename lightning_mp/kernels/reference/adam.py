@@ -69,17 +69,9 @@ def adam_step_(
         adopt,
     )
     rows.check({"exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs}, lr=lr, lr_tensor=lr_tensor)
-    check_length(rows.name, "steps", steps, ("weights", weights))
-    counters = {f"steps[{index}]": (step, torch.float32) for index, step in enumerate(steps)}
-    check_scalars(rows.name, weights, counters)
-    check_range(rows.name, "beta1", beta1, below=1.0)
-    check_range(rows.name, "beta2", beta2, below=1.0)
-    check_range(rows.name, "eps", eps)
-    check_range(rows.name, "weight_decay", weight_decay)
+    _check(rows.name, weights, steps, (beta1, beta2), eps, weight_decay)
     flag = None if found_inf is None else (found_inf != 0).float().reshape(())
-    for weight, step in zip(weights, steps, strict=True):
-        if not weight.numel():
-            step.add_(1 if flag is None else (1 - flag).view_as(step))
+    _count_empty(weights, steps, flag)
     for chunk in rows.chunks():
         masters = [rows.load_weight(index) for index in chunk]
         means = [exp_avgs[index].contiguous() for index in chunk]
@@ -106,3 +98,27 @@ def adam_step_(
             exp_avgs[index].copy_(means[position])
             exp_avg_sqs[index].copy_(mean_squares[position])
             rows.store(index, masters[position])
+
+
+def _check(
+    name: str,
+    weights: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    check_length(name, "steps", steps, ("weights", weights))
+    counters = {f"steps[{index}]": (step, torch.float32) for index, step in enumerate(steps)}
+    check_scalars(name, weights, counters)
+    check_range(name, "beta1", betas[0], below=1.0)
+    check_range(name, "beta2", betas[1], below=1.0)
+    check_range(name, "eps", eps)
+    check_range(name, "weight_decay", weight_decay)
+
+
+def _count_empty(weights: Sequence[Tensor], steps: Sequence[Tensor], flag: Tensor | None) -> None:
+    """Count the step of weights without elements, which torch's update leaves out."""
+    for weight, step in zip(weights, steps, strict=True):
+        if not weight.numel():
+            step.add_(1 if flag is None else (1 - flag).view_as(step))

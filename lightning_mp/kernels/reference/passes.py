@@ -1,46 +1,19 @@
-"""Multi-tensor operations in plain torch: the readable form of every fused kernel.
+"""What steps do to gradients of any dtype where no fused operation is called, in plain torch.
 
-An optimizer step at O2 reads memory twice. Pass 1 looks at the gradients (:func:`finite_flags`,
-:func:`total_norm`); pass 2 turns them into FP32 and updates masters, moments and half weights
-(:func:`adam_step_`). Nothing here copies a value from an accelerator to the host.
+Nothing here copies a value from an accelerator to the host.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 __all__ = [
-    "AdamSettings",
     "clip_coefficient",
     "copy_to_float32",
     "finite_flags",
     "total_norm",
-    "update_adam_",
 ]
-
-
-@dataclass(frozen=True)
-class AdamSettings:
-    """Scalars of one Adam or AdamW parameter group, named as in ``torch.optim``.
-
-    Attributes:
-        lr: Learning rate, a float or a tensor.
-        beta1: Decay of the first moment, in [0, 1).
-        beta2: Decay of the second moment, in [0, 1).
-        eps: Term added to the denominator.
-        weight_decay: L2 penalty (Adam) or decoupled decay (AdamW).
-        is_decoupled: Whether the decay is AdamW's.
-    """
-
-    lr: float | Tensor
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    is_decoupled: bool
 
 
 def finite_flags(gradients: Sequence[Tensor]) -> Tensor:
@@ -130,42 +103,6 @@ def copy_to_float32(gradients: Sequence[Tensor], masters: Sequence[Tensor]) -> l
     for copy, gradient in zip(copies, gradients, strict=True):
         copy.copy_(gradient)
     return copies
-
-
-def update_adam_(
-    masters: list[Tensor],
-    gradients: list[Tensor],
-    states: Sequence[dict[str, Tensor]],
-    settings: AdamSettings,
-    found_inf: Tensor,
-) -> None:
-    """Update FP32 masters by Adam or AdamW unless an overflow was found.
-
-    Args:
-        masters: FP32 weights, updated in place.
-        gradients: FP32 gradients, unscaled and clipped, in the masters' layout.
-        states: Per weight ``step``, ``exp_avg`` and ``exp_avg_sq``, updated in place.
-        settings: Scalars of the parameter group.
-        found_inf: Float32 scalar on the masters' device: 1 leaves all as it was, 0 does not.
-    """
-    adam(
-        masters,
-        gradients,
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [],
-        [state["step"] for state in states],
-        fused=True,
-        found_inf=found_inf,
-        decoupled_weight_decay=settings.is_decoupled,
-        amsgrad=False,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        lr=settings.lr,
-        weight_decay=settings.weight_decay,
-        eps=settings.eps,
-        maximize=False,
-    )
 
 
 def _as_real(gradient: Tensor) -> Tensor:

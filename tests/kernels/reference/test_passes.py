@@ -1,7 +1,6 @@
 """The plain-torch operations against formulas in double precision and against torch."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -9,12 +8,10 @@ from support import tolerances
 from torch import Tensor
 
 from lightning_mp.kernels.reference.passes import (
-    AdamSettings,
     clip_coefficient,
     copy_to_float32,
     finite_flags,
     total_norm,
-    update_adam_,
 )
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
@@ -107,67 +104,3 @@ def test_copies_take_the_masters_layout(dtype: torch.dtype) -> None:
         assert torch.equal(copy, gradient.float())
         assert not copy.requires_grad
         assert copy.data_ptr() != gradient.data_ptr() or not copy.numel()
-
-
-def make_states(masters: list[Tensor]) -> list[dict[str, Tensor]]:
-    return [
-        {
-            "step": torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(item),
-            "exp_avg_sq": torch.zeros_like(item),
-        }
-        for item in masters
-    ]
-
-
-def adam_in_double(weight: Tensor, gradients: list[Tensor], settings: AdamSettings) -> Tensor:
-    """The update written out from the paper."""
-    weight, first, second = weight.double(), 0.0, 0.0
-    for step, gradient in enumerate(gradients, 1):
-        gradient = gradient.double()
-        if settings.is_decoupled:
-            weight = weight * (1 - float(settings.lr) * settings.weight_decay)
-        else:
-            gradient = gradient + settings.weight_decay * weight
-        first = settings.beta1 * first + (1 - settings.beta1) * gradient
-        second = settings.beta2 * second + (1 - settings.beta2) * gradient**2
-        corrected = second / (1 - settings.beta2**step)
-        rate = float(settings.lr) / (1 - settings.beta1**step)
-        weight = weight - rate * first / (corrected**0.5 + settings.eps)
-    return weight
-
-
-@pytest.mark.parametrize("is_decoupled", [True, False])
-@pytest.mark.parametrize("lr", [0.01, torch.tensor(0.01)])
-def test_adam_follows_the_formula(is_decoupled: bool, lr: Any) -> None:
-    torch.manual_seed(0)
-    settings = AdamSettings(lr, 0.8, 0.95, 1e-6, 0.1, is_decoupled)
-    masters = [torch.randn(7, 13), torch.randn(103)]
-    before = [item.clone() for item in masters]
-    gradients = [[torch.randn_like(item) for item in masters] for _ in range(5)]
-    states = make_states(masters)
-    for current in gradients:
-        update_adam_(masters, current, states, settings, torch.tensor(0.0))
-    for index, master in enumerate(masters):
-        history = [current[index] for current in gradients]
-        expected = adam_in_double(before[index], history, settings).float()
-        torch.testing.assert_close(master, expected, **tolerances.FORMULA)
-        torch.testing.assert_close(states[index]["step"], torch.tensor(5.0))
-
-
-@pytest.mark.parametrize("num_before", [0, 3])
-def test_an_overflow_leaves_all_as_it_was(num_before: int) -> None:
-    settings = AdamSettings(0.1, 0.9, 0.999, 1e-8, 0.1, is_decoupled=True)
-    masters = [torch.randn(7), torch.randn(3, 5), torch.randn(0)]
-    states = make_states(masters)
-    for _ in range(num_before):
-        update_adam_(
-            masters, [torch.randn_like(item) for item in masters], states, settings, torch.zeros(())
-        )
-    old = [item.clone() for item in masters]
-    old_states = [{key: value.clone() for key, value in state.items()} for state in states]
-    gradients = [torch.full_like(item, math.nan) for item in masters]
-    update_adam_(masters, gradients, states, settings, torch.ones(()))
-    assert all(map(torch.equal, masters, old))
-    for state, old_state in zip(states, old_states, strict=True):
-        assert all(torch.equal(state[key], old_state[key]) for key in state)
