@@ -5,7 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["FLOATING", "check_length", "check_lists", "check_range", "check_scalars"]
+__all__ = [
+    "FLOATING",
+    "check_length",
+    "check_lists",
+    "check_range",
+    "check_scalars",
+    "check_tensor",
+]
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -91,6 +98,36 @@ def check_scalars(
             _refuse(name, found, f"{_plain(dtype)} with 1 element")
         device = device or scalar.device
         _check_device(name, scalar_name, scalar, device)
+
+
+def check_tensor(
+    name: str,
+    tensors: Mapping[str, Tensor | None],
+    dtypes: Sequence[torch.dtype],
+    sizes: Sequence[int],
+    device: torch.device,
+) -> None:
+    """Refuse tensors of another dtype, shape or device than is needed.
+
+    Args:
+        name: The operation.
+        tensors: The tensors by name; ``None`` is skipped.
+        dtypes: What is allowed.
+        sizes: Their shape.
+        device: Their device.
+
+    Raises:
+        RuntimeError: If something does not fit.
+    """
+    for tensor_name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        _check_device(name, tensor_name, tensor, device)
+        if tensor.dtype not in dtypes:
+            allowed = " or ".join(_plain(dtype) for dtype in dtypes)
+            _refuse(name, f"{tensor_name} is {_plain(tensor.dtype)}", allowed)
+        if tensor.shape != tuple(sizes):
+            _refuse(name, f"{tensor_name} has shape {list(tensor.shape)}", f"{list(sizes)}")
 
 
 def check_range(
