@@ -45,9 +45,7 @@ CrossEntropyInputs checked_inputs(const char* op, CrossEntropyArguments& argumen
     check_beside(op, "weight", *arguments.weight, DType::kFloat32, {num_classes}, info);
   }
   const double smoothing = arguments.label_smoothing;
-  if (!(smoothing >= 0.0 && smoothing <= 1.0)) {
-    refuse(op, "label_smoothing = " + std::to_string(smoothing), "a number from 0 to 1");
-  }
+  check_share(op, "label_smoothing", smoothing);
   const bool is_dense_row = num_classes <= 1 || info.strides[1] == 1;
   if (!is_dense_row) arguments.logits = torch::stable::contiguous(arguments.logits);
   arguments.target = torch::stable::contiguous(arguments.target);

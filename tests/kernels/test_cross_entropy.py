@@ -239,9 +239,9 @@ def test_targets_out_of_bounds_are_refused(wrong: int, implementation: str):
         ({"target": torch.zeros(2, dtype=torch.int64)}, r"target has shape \[2\]; \[3\] is needed"),
         ({"weight": torch.zeros(3)}, r"weight has shape \[3\]; \[7\] is needed"),
         ({"weight": torch.zeros(7).half()}, "weight is float16; float32 is needed"),
-        ({"label_smoothing": 1.5}, "label_smoothing"),
-        ({"label_smoothing": -0.1}, "label_smoothing"),
-        ({"label_smoothing": math.nan}, "label_smoothing"),
+        ({"label_smoothing": 1.5}, "label_smoothing = 1.5; a number from 0 to 1 is needed"),
+        ({"label_smoothing": -0.1}, "label_smoothing = -0.1; a number from 0 to 1"),
+        ({"label_smoothing": math.nan}, "label_smoothing = nan; a number from 0 to 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict, message: str, implementation: str):

@@ -11,6 +11,7 @@ __all__ = [
     "check_lists",
     "check_range",
     "check_scalars",
+    "check_share",
     "check_tensor",
 ]
 
@@ -159,6 +160,21 @@ def check_range(
         limit = f"{'above' if is_open else 'at least'} {low:g}"
         limit += "" if below is None else f" and below {below:g}"
         _refuse(name, f"{argument} = {value:g}", f"a number {limit}")
+
+
+def check_share(name: str, argument: str, value: float) -> None:
+    """Refuse a number that is not from 0 to 1.
+
+    Args:
+        name: The operation.
+        argument: Its argument.
+        value: The number.
+
+    Raises:
+        RuntimeError: If it is not, or NaN.
+    """
+    if not 0.0 <= value <= 1.0:
+        _refuse(name, f"{argument} = {value:g}", "a number from 0 to 1")
 
 
 def _refuse(name: str, found: str, needed: str) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lightning_mp.kernels.reference.checks import check_range, check_tensor
+from lightning_mp.kernels.reference.checks import check_share, check_tensor
 
 __all__ = ["block_elements", "cross_entropy_backward", "cross_entropy_forward"]
 
@@ -130,8 +130,7 @@ def _check(
     check_tensor(name, {"logits": logits}, _HALF, logits.shape, logits.device)
     check_tensor(name, {"target": target}, (torch.int64,), (num_rows,), logits.device)
     check_tensor(name, {"weight": weight}, (torch.float32,), (num_classes,), logits.device)
-    check_range(name, "label_smoothing", label_smoothing)
-    check_range(name, "1 - label_smoothing", 1.0 - label_smoothing)
+    check_share(name, "label_smoothing", label_smoothing)
 
 
 def _shares(
