@@ -64,6 +64,11 @@ void check_range(const char* op, const char* argument, double value, double low,
          "a number at least " + number(low) + (below ? " and below " + number(*below) : ""));
 }
 
+void check_share(const char* op, const char* argument, double value) {
+  if (value >= 0.0 && value <= 1.0) return;
+  refuse(op, std::string(argument) + " = " + number(value), "a number from 0 to 1");
+}
+
 void check_positive(const char* op, const char* argument, std::optional<double> value) {
   if (!value || *value > 0.0) return;
   refuse(op, std::string(argument) + " = " + number(*value), "a number above 0");

@@ -41,6 +41,9 @@ class ScalarChecks {
 void check_range(const char* op, const char* argument, double value, double low = 0.0,
                  std::optional<double> below = std::nullopt);
 
+// `value` in [0, 1].
+void check_share(const char* op, const char* argument, double value);
+
 // `value` above 0, if there is one.
 void check_positive(const char* op, const char* argument, std::optional<double> value);
 

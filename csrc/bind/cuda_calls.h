@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "bind/adam_step.h"
+#include "bind/cross_entropy.h"
 #include "bind/gradient_stats.h"
 #include "bind/l2_norm.h"
 #include "bind/maps.h"
@@ -21,6 +22,8 @@ void run_on_cuda(const AxpbyCall& call);
 void run_on_cuda(const SplitCall& call);
 void run_on_cuda(const JoinCall& call);
 void run_on_cuda(const UpdateScaleCall& call);
+void run_on_cuda(const CrossEntropyForwardCall& call);
+void run_on_cuda(const CrossEntropyBackwardCall& call);
 
 // Registers all of them in a library of operations, such as that of a device type.
 inline void register_cuda_calls(torch::stable::detail::StableLibrary& library) {
@@ -33,6 +36,8 @@ inline void register_cuda_calls(torch::stable::detail::StableLibrary& library) {
   library.impl("split_", TORCH_BOX(&split<run_on_cuda>));
   library.impl("join_", TORCH_BOX(&join<run_on_cuda>));
   library.impl("update_scale_", TORCH_BOX(&update_scale<run_on_cuda>));
+  library.impl("cross_entropy_forward", TORCH_BOX(&cross_entropy_forward<run_on_cuda>));
+  library.impl("cross_entropy_backward", TORCH_BOX(&cross_entropy_backward<run_on_cuda>));
 }
 
 }  // namespace lightning_mp::bind

@@ -15,11 +15,13 @@ DType dtype_of(int32_t code) {
   static const int32_t float16 = aoti_torch_dtype_float16();
   static const int32_t int16 = aoti_torch_dtype_int16();
   static const int32_t int32 = aoti_torch_dtype_int32();
+  static const int32_t int64 = aoti_torch_dtype_int64();
   return code == float32    ? DType::kFloat32
          : code == bfloat16 ? DType::kBFloat16
          : code == float16  ? DType::kFloat16
          : code == int16    ? DType::kInt16
          : code == int32    ? DType::kInt32
+         : code == int64    ? DType::kInt64
                             : DType::kNone;
 }
 
@@ -103,7 +105,6 @@ std::string dtype_name(AtenTensorHandle tensor) {
   const DType dtype = dtype_of(code);
   if (dtype != DType::kNone) return dtype_name(dtype);
   if (code == aoti_torch_dtype_float64()) return "float64";
-  if (code == aoti_torch_dtype_int64()) return "int64";
   if (code == aoti_torch_dtype_bool()) return "bool";
   return "of dtype number " + std::to_string(code);
 }
@@ -120,6 +121,8 @@ std::string dtype_name(DType dtype) {
       return "int16";
     case DType::kInt32:
       return "int32";
+    case DType::kInt64:
+      return "int64";
     case DType::kNone:
       break;
   }

@@ -14,11 +14,15 @@ enum class DType : int8_t {
   kBFloat16 = 2,
   kFloat16 = 3,
   kInt16 = 4,
-  kInt32 = 5
+  kInt32 = 5,
+  kInt64 = 6
 };
 
 HOST_DEVICE int64_t element_size(DType dtype) {
-  return dtype == DType::kNone ? 0 : dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2;
+  return dtype == DType::kNone                                ? 0
+         : dtype == DType::kInt64                             ? 8
+         : dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4
+                                                              : 2;
 }
 
 }  // namespace lightning_mp

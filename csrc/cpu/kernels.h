@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 
+#include "common/cross_entropy.h"
 #include "common/parameters.h"
 #include "common/row.h"
 #include "cpu/isa.h"
@@ -13,7 +14,7 @@ namespace lightning_mp::cpu {
 
 enum class SgdKind { kPlain, kMomentum, kNesterov };
 
-// All take the elements [begin, end) of a row, whose dtypes say which variant runs.
+// All but the last take the elements [begin, end) of a row, whose dtypes say which variant runs.
 struct Kernels {
   // Sum of squares of up to kNormChunk elements of `role`; sets *has_inf if one is not finite.
   double (*sum_of_squares)(const TensorRow& row, int role, int64_t begin, int64_t end,
@@ -28,6 +29,12 @@ struct Kernels {
   // Between an FP32 tensor and its bfloat16 halves and remainders.
   void (*split)(const TensorRow& row, int64_t begin, int64_t end);
   void (*join)(const TensorRow& row, int64_t begin, int64_t end);
+  // The rows [begin, end) of logits.
+  void (*cross_entropy_forward)(const CrossEntropyInputs& inputs, int64_t begin, int64_t end,
+                                float* losses, RowStatistics* statistics);
+  void (*cross_entropy_backward)(const CrossEntropyInputs& inputs, int64_t begin, int64_t end,
+                                 const RowStatistics* statistics, const float* gradients,
+                                 void* results);
 };
 
 const Kernels& kernels_of(Isa isa);

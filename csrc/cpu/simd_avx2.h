@@ -126,4 +126,16 @@ HOST_DEVICE Vector clamp(Vector a, Vector bound) {
   return Vector(_mm256_max_ps(least, _mm256_min_ps(bound.value, a.value)));
 }
 
+HOST_DEVICE Vector maximum_of(Vector a, Vector b) {
+  return Vector(_mm256_max_ps(a.value, b.value));
+}
+
+HOST_DEVICE Vector power_of_two(Vector shifted) {
+  return Vector(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted.value), 23)));
+}
+
+HOST_DEVICE Vector zero_below(Vector value, Vector x, Vector bound) {
+  return Vector(_mm256_andnot_ps(_mm256_cmp_ps(x.value, bound.value, _CMP_LT_OQ), value.value));
+}
+
 }  // namespace lightning_mp::cpu::avx2

@@ -120,4 +120,17 @@ HOST_DEVICE Vector clamp(Vector a, Vector bound) {
   return Vector(_mm512_max_ps(least, _mm512_min_ps(bound.value, a.value)));
 }
 
+HOST_DEVICE Vector maximum_of(Vector a, Vector b) {
+  return Vector(_mm512_max_ps(a.value, b.value));
+}
+
+HOST_DEVICE Vector power_of_two(Vector shifted) {
+  return Vector(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(shifted.value), 23)));
+}
+
+HOST_DEVICE Vector zero_below(Vector value, Vector x, Vector bound) {
+  const __mmask16 is_kept = _mm512_cmp_ps_mask(x.value, bound.value, _CMP_NLT_UQ);
+  return Vector(_mm512_maskz_mov_ps(is_kept, value.value));
+}
+
 }  // namespace lightning_mp::cpu::avx512

@@ -74,4 +74,16 @@ HOST_DEVICE Vector clamp(Vector a, Vector bound) {
   return Vector(lightning_mp::clamp(a.value, bound.value));
 }
 
+HOST_DEVICE Vector maximum_of(Vector a, Vector b) {
+  return Vector(lightning_mp::maximum_of(a.value, b.value));
+}
+
+HOST_DEVICE Vector power_of_two(Vector shifted) {
+  return Vector(lightning_mp::power_of_two(shifted.value));
+}
+
+HOST_DEVICE Vector zero_below(Vector value, Vector x, Vector bound) {
+  return Vector(lightning_mp::zero_below(value.value, x.value, bound.value));
+}
+
 }  // namespace lightning_mp::cpu::base

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "common/cross_entropy.h"
 #include "common/parameters.h"
 #include "cuda/device_table.h"
 #include "functors/adam.h"
@@ -76,5 +77,13 @@ struct ScaleTensors {
 
 int update_scale(const ScaleTensors& tensors, const ScaleParameters& parameters,
                  StreamHandle stream);
+
+// Writes loss and statistics of each row of half logits.
+int cross_entropy_forward(const CrossEntropyInputs& inputs, float* losses,
+                          RowStatistics* statistics, StreamHandle stream);
+
+// Writes the gradients of the logits, rows one after the other, from those of the losses.
+int cross_entropy_backward(const CrossEntropyInputs& inputs, const RowStatistics* statistics,
+                           const float* gradients, void* results, StreamHandle stream);
 
 }  // namespace lightning_mp::cuda

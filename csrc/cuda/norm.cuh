@@ -27,19 +27,6 @@ struct LaneSums {
   uint32_t any_bit;
 };
 
-// Elements from `offset` on of a chunk that has `count` elements; what is not there is 0.
-template <class T>
-HOST_DEVICE Pack<T> load_lanes(const T* chunk, int count, int offset, bool is_aligned_row) {
-  if (is_aligned_row && offset + kWidth <= count) return load_pack(chunk + offset);
-  Pack<T> pack;
-  pack.clear();
-#pragma unroll
-  for (int k = 0; k < kWidth; ++k) {
-    if (offset + k < count) pack.set(k, load_one(chunk + offset + k));
-  }
-  return pack;
-}
-
 // `first` is the thread's element in the first line of its block of the chunk.
 template <class T>
 HOST_DEVICE void sum_lines(const T* chunk, int count, int first, LaneSums& result) {

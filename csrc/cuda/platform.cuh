@@ -17,3 +17,10 @@
 #else
 #define ASSUME_GLOBAL(pointer) static_cast<void>(0)
 #endif
+
+// Ends the kernel, and with it the use of the device by this process.
+#if defined(__CUDA_ARCH__)
+#define TRAP() __trap()
+#else
+#define TRAP() __builtin_trap()
+#endif

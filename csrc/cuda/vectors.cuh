@@ -123,6 +123,19 @@ HOST_DEVICE void store_one(T value, T* to) {
   *to = value;
 }
 
+// Elements from `offset` on of `count` elements at `from`; what is not there is 0.
+template <class T>
+HOST_DEVICE Pack<T> load_lanes(const T* from, int count, int offset, bool is_aligned_start) {
+  if (is_aligned_start && offset + kWidth <= count) return load_pack(from + offset);
+  Pack<T> pack;
+  pack.clear();
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    if (offset + k < count) pack.set(k, load_one(from + offset + k));
+  }
+  return pack;
+}
+
 // Conversions by the instructions of the device; on hosts, functions with the same results for all
 // that is not a NaN.
 HOST_DEVICE float widen(float value) { return value; }

@@ -1,7 +1,10 @@
 // What the rules are written in, for one float. Vector types have functions of the same names.
 #pragma once
 
+#include <stdint.h>
+
 #include "common/macros.h"
+#include "functors/half.h"
 
 namespace lightning_mp {
 
@@ -14,6 +17,15 @@ HOST_DEVICE float clamp(float value, float bound) {
   const float below = value > bound ? bound : value;
   return below < -bound ? -bound : below;
 }
+
+// The larger number; `b` if `a` is NaN.
+HOST_DEVICE float maximum_of(float a, float b) { return a > b ? a : b; }
+
+// The float whose exponent field is the last bits of another.
+HOST_DEVICE float power_of_two(float shifted) { return float_of_bits(bits_of(shifted) << 23); }
+
+// 0 where x < bound, elsewhere `value`.
+HOST_DEVICE float zero_below(float value, float x, float bound) { return x < bound ? 0.0f : value; }
 
 HOST_DEVICE double square_root(double value) { return __builtin_sqrt(value); }
 

@@ -6,7 +6,7 @@ may be mixed, tensors without elements are allowed, and scalars that live on the
 tensors of one element. An operation that is refused has written nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -49,6 +49,14 @@ SCHEMAS: Mapping[str, str] = {
     ),
     "split_": "(Tensor[] sources, Tensor(a!)[] halves, Tensor(b!)[] remainders) -> ()",
     "join_": "(Tensor[] halves, Tensor[] remainders, Tensor(a!)[] outputs) -> ()",
+    "cross_entropy_forward": (
+        "(Tensor logits, Tensor target, Tensor? weight, int ignore_index, float label_smoothing) "
+        "-> (Tensor losses, Tensor statistics)"
+    ),
+    "cross_entropy_backward": (
+        "(Tensor gradient, Tensor logits, Tensor target, Tensor statistics, Tensor? weight, "
+        "int ignore_index, float label_smoothing) -> Tensor"
+    ),
 }
 
 # Holds the definitions for as long as the process lives.
@@ -58,8 +66,7 @@ LIBRARY = Library(NAMESPACE, "DEF")
 def _define_all() -> None:
     for name, schema in SCHEMAS.items():
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        fake = _writes_only if schema.endswith("-> ()") else _l2_norm
-        register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
+        register_fake(f"{NAMESPACE}::{name}", _FAKES.get(name, _writes_only), lib=LIBRARY)
 
 
 def _writes_only(*args: object, **kwargs: object) -> None:
@@ -71,5 +78,23 @@ def _l2_norm(tensors: Sequence[Tensor], per_tensor: bool) -> tuple[Tensor, Tenso
     each = like.new_empty(len(tensors) if per_tensor else 0, dtype=torch.float32)
     return like.new_empty((), dtype=torch.float32), each
 
+
+def _cross_entropy_forward(
+    logits: Tensor, target: Tensor, weight: Tensor | None, *settings: float
+) -> tuple[Tensor, Tensor]:
+    num_rows = logits.size(0)
+    losses = logits.new_empty(num_rows, dtype=torch.float32)
+    return losses, logits.new_empty((num_rows, 3), dtype=torch.float32)
+
+
+def _cross_entropy_backward(gradient: Tensor, logits: Tensor, *others: object) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+_FAKES: Mapping[str, Callable[..., object]] = {
+    "l2_norm": _l2_norm,
+    "cross_entropy_forward": _cross_entropy_forward,
+    "cross_entropy_backward": _cross_entropy_backward,
+}
 
 _define_all()

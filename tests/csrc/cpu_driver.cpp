@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/cross_entropy.h"
 #include "cpu/kernels.h"
 #include "cpu/maps.h"
 #include "cpu/norm.h"
@@ -289,6 +290,60 @@ void test_splits(cpu::Isa isa, size_t shift) {
   }
 }
 
+void test_cross_entropy(cpu::Isa isa, DType dtype, int64_t num_classes, size_t shift) {
+  constexpr int64_t kRows = 5;
+  const int64_t numel = kRows * num_classes;
+  const Table logits({dtype, dtype}, shift, {numel});
+  const Table weights({kFp32}, shift, {num_classes});
+  const TensorRow& row = logits.rows.rows[0];
+  const std::vector<int64_t> targets = {0, -1, num_classes - 1, num_classes / 2, -1};
+  const std::vector<float> gradients(kRows, 3.0f);
+  for (int flags = 0; flags < 4; ++flags) {
+    const float smoothing = flags & 1 ? 0.1f : 0.0f;
+    const float* class_weights =
+        flags & 2 ? static_cast<float*>(weights.rows.rows[0].tensors[0]) : nullptr;
+    const CrossEntropyInputs inputs = {row.tensors[0],
+                                       targets.data(),
+                                       class_weights,
+                                       kRows,
+                                       num_classes,
+                                       num_classes,
+                                       -1,
+                                       1.0f - smoothing,
+                                       smoothing / static_cast<float>(num_classes),
+                                       dtype};
+    std::vector<float> losses(kRows);
+    std::vector<RowStatistics> statistics(kRows);
+    cpu::cross_entropy_forward(inputs, losses.data(), statistics.data(), isa, kParallelFor);
+    cpu::cross_entropy_backward(inputs, statistics.data(), gradients.data(), row.tensors[1], isa,
+                                kParallelFor);
+    for (int64_t i = 0; i < kRows; ++i) {
+      const auto at = [&](int role, int64_t c) {
+        return static_cast<double>(load(
+            dtype, static_cast<unsigned char*>(row.tensors[role]) + (i * num_classes + c) * 2));
+      };
+      const auto share = [&](int64_t c) {
+        const double weight = class_weights == nullptr ? 1.0 : class_weights[c];
+        return weight * ((c == targets[i] ? 1.0 - smoothing : 0.0) + smoothing / num_classes);
+      };
+      double sum = 0.0, loss = 0.0, total = 0.0;
+      for (int64_t c = 0; c < num_classes; ++c) sum += std::exp(at(0, c));
+      for (int64_t c = 0; c < num_classes; ++c) {
+        loss += share(c) * (std::log(sum) - at(0, c));
+        total += share(c);
+      }
+      const double counted = targets[i] < 0 ? 0.0 : 1.0;
+      const std::string name = " of row " + std::to_string(i) + " flags " + std::to_string(flags);
+      expect(std::fabs(losses[i] - counted * loss) <= 1e-5, "cross-entropy" + name);
+      for (int64_t c = 0; c < num_classes; ++c) {
+        const double expected = 3.0 * counted * (std::exp(at(0, c)) / sum * total - share(c));
+        expect(std::fabs(at(1, c) - expected) <= 0.005 * std::fabs(expected) + 1e-5,
+               "gradient of class " + std::to_string(c) + name);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -309,6 +364,11 @@ int main(int, char** arguments) {
       for (DType out : {kFp32, kBf16, kFp16}) test_maps(isa, gradient, out, shift);
     }
     test_splits(isa, shift);
+    for (DType dtype : {kBf16, kFp16}) {
+      for (int64_t num_classes : {1, 7, 64, 103, 1031, 2100}) {
+        test_cross_entropy(isa, dtype, num_classes, shift);
+      }
+    }
   }
   std::printf("%d failures on %s\n", num_failures, cpu::isa_name(isa));
   return num_failures != 0;

@@ -96,6 +96,8 @@ def test_nothing_of_an_instruction_set_is_shared(objects: dict[str, Path]):
         ("step.inc", "result.states[k] += by", "result.states[k] += by - by % 32"),
         ("map.inc", "if (i < numel)", "if (i + 1 < numel)"),
         ("norm.inc", "i + kNormLanes <= numel", "i + kNormLanes <= numel + 1"),
+        ("cross_entropy.inc", "i + Vector::kWidth <= count", "i < count"),
+        ("cross_entropy.inc", "count - i, maximum, lanes", "count - i - 1, maximum, lanes"),
     ],
 )
 def test_planted_mistakes_are_found(

@@ -26,6 +26,8 @@ STREAMING = {
     "map_kernel": ("LDG.E.128", "STG.E.128"),
     "split_kernel": ("LDG.E.128", "STG.E.128"),
     "sum_of_squares_kernel": ("LDG.E.128",),
+    "cross_entropy_forward_kernel": ("LDG.E.128",),
+    "cross_entropy_backward_kernel": ("LDG.E.128", "STG.E.128"),
 }
 
 

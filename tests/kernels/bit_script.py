@@ -49,6 +49,18 @@ def main() -> None:
         add(outputs)
         OPS.axpby_(inputs, outputs, outputs, 0.3, 0.7, torch.zeros(1))
         add(outputs, OPS.l2_norm(inputs, True))
+    for dtype, smoothing, num_classes in itertools.product(HALF, (0.0, 0.1), (7, 1031, 33801)):
+        logits = (torch.randn(9, num_classes) * 5).to(dtype)
+        logits[1:3, 3] = torch.tensor([float("inf"), float("-inf")])
+        logits[3, 2] = float("nan")
+        target = torch.randint(0, num_classes, (9,))
+        target[::4] = -100
+        for weight in (None, torch.rand(num_classes)):
+            results = OPS.cross_entropy_forward(logits, target, weight, -100, smoothing)
+            gradient = torch.linspace(-1.0, 2.0**14, 9)
+            add(results)
+            arguments = (logits, target, results[1], weight, -100, smoothing)
+            add([OPS.cross_entropy_backward(gradient, *arguments)])
     # Redone in double precision: sums that overflow, and that underflow.
     for value in (3e38, 1e-30):
         add(OPS.l2_norm([torch.full((70001,), value) * torch.rand(70001).add(0.1)], True)[:1])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support.shim_checks import OPTIONS, STEPS
+from support.shim_cross_entropy_checks import NUM_CLASSES
 from support.shim_steps import ROLES, SIZES, StepInputs, step_inputs
 from torch import Tensor
 
@@ -84,6 +85,36 @@ def test_statistics_are_those_of_the_cpu_bit_for_bit() -> None:
 
     for a, b in zip(found, statistics(gradients), strict=True):
         assert torch.equal(on_cpu(a), b)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("num_classes", NUM_CLASSES)
+def test_cross_entropy_is_that_of_the_cpu_bit_for_bit(
+    num_classes: int, label_smoothing: float, is_weighted: bool
+) -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        logits = torch.randn(6, num_classes).to(dtype)
+        target = torch.randint(0, num_classes, (6,))
+        target[::4] = -100
+        weight = torch.rand(num_classes) if is_weighted else None
+        gradient = torch.linspace(-1.0, 2.0**14, 6)
+        arguments = [gradient, logits, target, weight]
+        found = cross_entropy(*map(on_gpu, arguments), label_smoothing)
+
+        for a, b in zip(found, cross_entropy(*arguments, label_smoothing), strict=True):
+            assert torch.equal(on_cpu(a), b)
+
+
+def cross_entropy(
+    gradient: Tensor, logits: Tensor, target: Tensor, weight: Tensor | None, smoothing: float
+) -> list[Tensor]:
+    settings = (weight, -100, smoothing)
+    losses, statistics = torch.ops.lightning_mp.cross_entropy_forward(logits, target, *settings)
+    result = torch.ops.lightning_mp.cross_entropy_backward(
+        gradient, logits, target, statistics, *settings
+    )
+    return [losses, statistics, result]
 
 
 def test_a_captured_step_keeps_its_table() -> None:

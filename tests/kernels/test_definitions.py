@@ -20,6 +20,7 @@ from lightning_mp.kernels.gradient_stats import gradient_stats_
 from lightning_mp.kernels.l2_norm import l2_norm
 from lightning_mp.kernels.reference import REFERENCES
 
+OPS = torch.ops.lightning_mp
 SHAPES = ((7,), (13, 3), (0,), ())
 
 
@@ -34,6 +35,9 @@ def sample_arguments() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
     trackers = torch.zeros(2, dtype=torch.int32).clone().unbind()
     steps = [torch.zeros(1) for _ in SHAPES]
     scalars = {"factor": one, "found_inf": flag}
+    logits, classes = torch.randn(5, 7).bfloat16(), torch.tensor([0, 6, 3, -100, 2])
+    row_gradients, class_weights = torch.randn(5), torch.rand(7)
+    statistics = OPS.cross_entropy_forward(logits, classes, class_weights, -100, 0.1)[1]
     return {
         "gradient_stats_": ((gradients, one, 1.0, other, torch.ones(1), flag), {}),
         "adam_step_": (
@@ -50,6 +54,11 @@ def sample_arguments() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         ),
         "split_": ((weights, copies, remainders), {}),
         "join_": ((copies, remainders, weights), {}),
+        "cross_entropy_forward": ((logits, classes, class_weights, -100, 0.1), {}),
+        "cross_entropy_backward": (
+            (row_gradients, logits, classes, statistics, class_weights, -100, 0.1),
+            {},
+        ),
     }
 
 

@@ -22,6 +22,7 @@ class PlantedBug(NamedTuple):
 
 
 ADAM, NORM, MAP = "cuda/adam.cu", "cuda/norm.cu", "cuda/map.cu"
+CROSS_ENTROPY = "cuda/cross_entropy.cu"
 BARRIER = "    __syncthreads();\n"
 
 PLANTED_BUGS: dict[str, PlantedBug] = {
@@ -135,7 +136,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "order_of_sums",
     ),
     "end of a chunk read as one of a row": PlantedBug(
-        "cuda/norm.cuh",
+        "cuda/vectors.cuh",
         "offset + kWidth <= count",
         "offset < count",
         NORM,
@@ -157,6 +158,48 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "map_one(row, i, map);",
         MAP,
         "scaled_copies",
+    ),
+    "padding of a row counted": PlantedBug(
+        "cuda/cross_entropy.cuh",
+        "      if (offset + k < count) {\n",
+        "      {\n",
+        CROSS_ENTROPY,
+        "cross_entropy",
+    ),
+    "terms in another order": PlantedBug(
+        "cuda/cross_entropy.cuh",
+        "shared.lanes[i / width][i % width + width]",
+        "shared.lanes[i / width][2 * width - 1 - i % width]",
+        CROSS_ENTROPY,
+        "cross_entropy_orders",
+    ),
+    "last sweep over a row missed": PlantedBug(
+        "cuda/cross_entropy.cuh",
+        "begin < count; begin += kTermSweep",
+        "begin == 0; begin += kTermSweep",
+        CROSS_ENTROPY,
+        "cross_entropy",
+    ),
+    "target overwritten by its class": PlantedBug(
+        "cuda/cross_entropy.cuh",
+        "row, to);\n    __syncthreads();\n",
+        "row, to);\n",
+        CROSS_ENTROPY,
+        "cross_entropy_orders",
+    ),
+    "lanes overwritten while they are added": PlantedBug(
+        "cuda/cross_entropy.cuh",
+        "[k][0]);\n    }\n    __syncthreads();\n",
+        "[k][0]);\n    }\n",
+        CROSS_ENTROPY,
+        "cross_entropy_orders",
+    ),
+    "alignment of results not tested": PlantedBug(
+        "cuda/cross_entropy.cuh",
+        "is_aligned(logits) && is_aligned(to) ?",
+        "is_aligned(logits) ?",
+        CROSS_ENTROPY,
+        "cross_entropy_layouts",
     ),
     "upload overwrites its start": PlantedBug(
         "cuda/upload.cu", "target + begin", "target", "cuda/upload.cu", "tables"

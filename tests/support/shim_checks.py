@@ -10,6 +10,13 @@ from torch import Tensor
 
 from support.guarded_memory import GuardedMemory
 from support.shim import BACKWARD, FORWARD, SHUFFLED, Shim, assert_same_bits
+from support.shim_cross_entropy_checks import (
+    check_cross_entropy,
+    check_cross_entropy_extremes,
+    check_cross_entropy_layouts,
+    check_cross_entropy_memory,
+    check_cross_entropy_orders,
+)
 from support.shim_map_checks import (
     check_norms,
     check_scale_updates,
@@ -187,7 +194,13 @@ def check_coverage(shim: Shim) -> None:
     _statistics(shim.cuda, small, None)
     for function, settings in STEPS.values():
         function(shim.cuda, step_inputs([13, 40]), **settings)
-    for check in (check_norms, check_scaled_copies, check_splits, check_scale_updates):
+    for check in (
+        check_norms,
+        check_scaled_copies,
+        check_splits,
+        check_scale_updates,
+        check_cross_entropy_layouts,
+    ):
         check(shim)
     launched = {name.split("<")[0] for name in shim.launches()}
     defined = set[str]()
@@ -213,6 +226,11 @@ CHECKS: Mapping[str, Callable[[Shim], None]] = {
         check_sums,
         check_splits,
         check_scale_updates,
+        check_cross_entropy,
+        check_cross_entropy_memory,
+        check_cross_entropy_orders,
+        check_cross_entropy_extremes,
+        check_cross_entropy_layouts,
         check_tables,
         check_huge_rows,
         check_coverage,

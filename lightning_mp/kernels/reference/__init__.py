@@ -4,6 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_mp.kernels.reference.adam import adam_step_
+from lightning_mp.kernels.reference.cross_entropy import (
+    cross_entropy_backward,
+    cross_entropy_forward,
+)
 from lightning_mp.kernels.reference.gradient_stats import gradient_stats_, l2_norm
 from lightning_mp.kernels.reference.loss_scale import update_scale_
 from lightning_mp.kernels.reference.passes import (
@@ -35,4 +39,6 @@ REFERENCES: Mapping[str, Callable[..., Any]] = {
     "update_scale_": update_scale_,
     "split_": split_,
     "join_": join_,
+    "cross_entropy_forward": cross_entropy_forward,
+    "cross_entropy_backward": cross_entropy_backward,
 }

@@ -5,7 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["FLOATING", "check_length", "check_lists", "check_range", "check_scalars"]
+__all__ = [
+    "FLOATING",
+    "check_length",
+    "check_lists",
+    "check_range",
+    "check_scalars",
+    "check_share",
+    "check_tensor",
+]
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -93,6 +101,36 @@ def check_scalars(
         _check_device(name, scalar_name, scalar, device)
 
 
+def check_tensor(
+    name: str,
+    tensors: Mapping[str, Tensor | None],
+    dtypes: Sequence[torch.dtype],
+    sizes: Sequence[int],
+    device: torch.device,
+) -> None:
+    """Refuse tensors of another dtype, shape or device than is needed.
+
+    Args:
+        name: The operation.
+        tensors: The tensors by name; ``None`` is skipped.
+        dtypes: What is allowed.
+        sizes: Their shape.
+        device: Their device.
+
+    Raises:
+        RuntimeError: If something does not fit.
+    """
+    for tensor_name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        _check_device(name, tensor_name, tensor, device)
+        if tensor.dtype not in dtypes:
+            allowed = " or ".join(_plain(dtype) for dtype in dtypes)
+            _refuse(name, f"{tensor_name} is {_plain(tensor.dtype)}", allowed)
+        if tensor.shape != tuple(sizes):
+            _refuse(name, f"{tensor_name} has shape {list(tensor.shape)}", f"{list(sizes)}")
+
+
 def check_range(
     name: str,
     argument: str,
@@ -122,6 +160,21 @@ def check_range(
         limit = f"{'above' if is_open else 'at least'} {low:g}"
         limit += "" if below is None else f" and below {below:g}"
         _refuse(name, f"{argument} = {value:g}", f"a number {limit}")
+
+
+def check_share(name: str, argument: str, value: float) -> None:
+    """Refuse a number that is not from 0 to 1.
+
+    Args:
+        name: The operation.
+        argument: Its argument.
+        value: The number.
+
+    Raises:
+        RuntimeError: If it is not, or NaN.
+    """
+    if not 0.0 <= value <= 1.0:
+        _refuse(name, f"{argument} = {value:g}", "a number from 0 to 1")
 
 
 def _refuse(name: str, found: str, needed: str) -> None:
