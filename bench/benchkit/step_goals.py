@@ -8,7 +8,7 @@ from benchkit.step_forms import ADOPTING, APEX_ORDER, FOREACH, OURS, SPLIT, TORC
 from benchkit.step_result import StepResult, StepRun
 from benchkit.table import format_table
 
-__all__ = ["Goal", "format_goals"]
+__all__ = ["CPU_GOALS", "GPU_GOALS", "Goal", "format_goals"]
 
 _MEMORY_TOLERANCE = 1.01
 
@@ -42,7 +42,7 @@ class Goal(NamedTuple):
 
 # Both forms with whole masters are held to the same: `adopting` is what a Trainer runs.
 _WHOLE = (OURS, ADOPTING)
-_GOALS = (
+CPU_GOALS = (
     *(Goal("gpt2", form, 2.7, TORCH_FUSED) for form in _WHOLE),
     Goal("gpt2", SPLIT, 2.8, TORCH_FUSED),
     *(Goal("gpt2", form, 2.1, APEX_ORDER) for form in _WHOLE),
@@ -54,13 +54,20 @@ _GOALS = (
     Goal("gpt2", OURS, 16.0, is_memory=True),
     Goal("gpt2", SPLIT, 14.0, is_memory=True),
 )
+GPU_GOALS = (
+    *(Goal("gpt2", form, 1.6, APEX_ORDER) for form in _WHOLE),
+    *(Goal("gpt2", form, 0.85) for form in (*_WHOLE, SPLIT)),
+    Goal("gpt2", OURS, 16.0, is_memory=True),
+    Goal("gpt2", SPLIT, 14.0, is_memory=True),
+)
 
 
-def format_goals(results: Sequence[StepResult]) -> str:
+def format_goals(results: Sequence[StepResult], goals: Sequence[Goal] = CPU_GOALS) -> str:
     """Write a table of the goals, with what was measured beside each.
 
     Args:
         results: Results, with the same runs each.
+        goals: The goals.
 
     Returns:
         Markdown, without a final newline.
@@ -71,7 +78,7 @@ def format_goals(results: Sequence[StepResult]) -> str:
     found = {(result.list_name, result.half_dtype): result for result in results}
     rows = [
         [goal.title, *(_cell(goal, found.get((goal.list_name, dtype)), i) for dtype, i in columns)]
-        for goal in _GOALS
+        for goal in goals
         if any(goal.list_name == result.list_name for result in results)
     ]
     header = [f"{dtype}, {runs[index]}" for dtype, index in columns]

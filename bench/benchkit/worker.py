@@ -22,34 +22,48 @@ _MODULES = {
     "measure_op_costs": "op_costs",
     "measure_step_times": "step_times",
     "measure_step_memory": "step_memory",
+    "measure_gpu_checks": "gpu_checks",
+    "measure_fits": "gpu_fits",
 }
 
 
-def run_worker(function: str, environment: Mapping[str, str], **arguments: Any) -> Any:
+def run_worker(
+    function: str,
+    environment: Mapping[str, str],
+    *,
+    timeout_seconds: float | None = None,
+    **arguments: Any,
+) -> Any:
     """Run a measurement in a new process; its progress goes to stderr.
 
     Args:
-        function: Name of a measurement: ``"measure_times"``, ``"measure_quality"``,
-            ``"measure_cast_steps"``, ``"measure_op_costs"``, ``"measure_step_times"`` or
-            ``"measure_step_memory"``.
+        function: Name of a measurement, a function ``measure_...`` of this package.
         environment: Variables to set there, beside the present ones.
+        timeout_seconds: Time after which the process is ended; ``None`` for no limit.
         **arguments: Arguments of the function, such as JSON can hold.
 
     Returns:
         What the function returned.
 
     Raises:
-        RuntimeError: If the process failed.
+        RuntimeError: If the process failed, or took too long.
     """
     # What this process can import, that one must import too, and from the same place.
     path = {"PYTHONPATH": os.pathsep.join(item for item in sys.path if item)}
-    process = subprocess.run(
-        [sys.executable, "-m", "benchkit.worker", function, json.dumps(arguments)],
-        env={**os.environ, **path, **environment},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "benchkit.worker", function, json.dumps(arguments)],
+            env={**os.environ, **path, **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=timeout_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(
+            f"{function}({arguments}) ran for {timeout_seconds:.0f} s; allowed: less; see its own "
+            "messages above"
+        ) from None
     if process.returncode != 0:
         raise RuntimeError(
             f"{function}({arguments}) ended with exit code {process.returncode}; expected 0; see "
