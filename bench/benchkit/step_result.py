@@ -42,6 +42,8 @@ class StepRun:
         clock: ``"cpu"`` or ``"wall"``: the clock that everything here is read from.
         times: Times of each way to step and each pass, by round.
         streams: Times of the streams, by round.
+        in_cache: Times of each pass over as many elements that stay in a cache, by round; empty on
+            a GPU.
     """
 
     num_tensors: int
@@ -50,6 +52,7 @@ class StepRun:
     clock: str
     times: Mapping[str, Rounds]
     streams: Mapping[str, Rounds]
+    in_cache: Mapping[str, Rounds] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

@@ -3,8 +3,8 @@
 import random
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,15 @@ __all__ = ["CALLS", "measure_step_times"]
 
 CALLS = "calls alone"
 """Our step on as many tensors of one element: what the calls cost whatever the memory does."""
+
+# One tensor, with all that belongs to it, stays in the second-level cache of a core.
+_CACHED_NUMEL = 32_768
+_NUM_CACHED_CALLS = 32
+
+
+class _Job(NamedTuple):
+    run: Callable[[], object]
+    num_calls: int
 
 
 def measure_step_times(
@@ -47,8 +56,9 @@ def measure_step_times(
 
     Returns:
         ``num_tensors``, ``numel`` of all together, ``num_threads``; ``times``: for each way and
-        pass, and for ``CALLS``, the ``wall`` and ``cpu`` seconds of a step in each round; and
-        ``streams``: for each stream the same for as many elements as the list has.
+        pass, and for ``CALLS``, the ``wall`` and ``cpu`` seconds of a step in each round;
+        ``streams``: for each stream the same for as many elements as the list has; and on the CPU
+        ``in_cache``: the same for each pass over elements that stay in a cache.
     """
     torch.set_num_threads(num_threads)
     home = torch.device(device)
@@ -56,15 +66,25 @@ def measure_step_times(
     shapes = make_shapes(list_name, is_smoke=is_smoke)
     tensors = StepTensors(shapes, dtype, home)
     makers = {**forms_of(dtype), **parts_of(dtype)}
-    jobs: dict[str, Callable[[], object]] = {
-        name: make(tensors) for name, make in makers.items() if name not in without
+    jobs = {
+        name: _Job(make(tensors), num_calls) for name, make in makers.items() if name not in without
     }
-    jobs[CALLS] = makers[OURS](StepTensors([(1,) * len(shape) for shape in shapes], dtype, home))
+    calls = makers[OURS](StepTensors([(1,) * len(shape) for shape in shapes], dtype, home))
+    jobs[CALLS] = _Job(calls, num_calls)
     streams = make_streams(tensors.numel, device=home, num_threads=num_threads)
-    times = _interleaved({**jobs, **streams}, home, num_rounds, num_calls, deadline)
+    times = _interleaved(
+        {
+            **jobs,
+            **{name: _Job(run, num_calls) for name, run in streams.items()},
+            **(_cached_jobs(dtype) if device == "cpu" else {}),
+        },
+        home,
+        num_rounds,
+        deadline,
+    )
     title = f"{list_name}, {half_dtype}, {num_threads} threads"
-    for name, rounds in times.items():
-        best = min(times["wall"] for times in rounds)
+    for name in (*jobs, *streams):
+        best = min(item["wall"] for item in times[name])
         print(f"{title}: {name:<24} best {best * 1e3:9.2f} ms wall", file=sys.stderr)
     ratio = tensors.numel / stream_numel(tensors.numel)
     return {
@@ -73,24 +93,47 @@ def measure_step_times(
         "num_threads": num_threads,
         "times": {name: times[name] for name in jobs},
         "streams": {name: [_scaled(item, ratio) for item in times[name]] for name in STREAM_BYTES},
+        "in_cache": _in_cache(times, tensors.numel),
+    }
+
+
+def _cached_jobs(half_dtype: torch.dtype) -> dict[str, _Job]:
+    """Make each pass over a tensor that fits into a cache, and over one element."""
+    home = torch.device("cpu")
+    return {
+        f"{size} {name}": _Job(make(StepTensors([(size,)], half_dtype, home)), _NUM_CACHED_CALLS)
+        for name, make in parts_of(half_dtype).items()
+        for size in (1, _CACHED_NUMEL)
+    }
+
+
+def _in_cache(
+    times: Mapping[str, list[dict[str, float]]], numel: int
+) -> dict[str, list[dict[str, float]]]:
+    prefix = f"{_CACHED_NUMEL} "
+    names = [name.removeprefix(prefix) for name in times if name.startswith(prefix)]
+    ratio = numel / _CACHED_NUMEL
+    return {
+        name: [
+            # Without what the call itself costs.
+            {clock: max(cached[clock] - call[clock], 0.0) * ratio for clock in cached}
+            for cached, call in zip(times[prefix + name], times[f"1 {name}"], strict=True)
+        ]
+        for name in names
     }
 
 
 def _interleaved(
-    jobs: dict[str, Callable[[], object]],
-    device: torch.device,
-    num_rounds: int,
-    num_calls: int,
-    deadline: float | None,
+    jobs: Mapping[str, _Job], device: torch.device, num_rounds: int, deadline: float | None
 ) -> dict[str, list[dict[str, float]]]:
-    for run in jobs.values():
-        run()
+    for job in jobs.values():
+        job.run()
     times: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     for round_index in range(num_rounds):
         if round_index > 0 and deadline is not None and time.monotonic() > deadline:
             break
         for name in _shuffled(jobs, round_index):
-            wall, cpu = time_calls(jobs[name], device, num_calls)
+            wall, cpu = time_calls(jobs[name].run, device, jobs[name].num_calls)
             times[name].append({"wall": wall, "cpu": cpu})
     return times
 

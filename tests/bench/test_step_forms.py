@@ -72,6 +72,8 @@ def test_times_have_every_way_in_every_round(capsys):
     names = {*forms_of(torch.bfloat16), *parts_of(torch.bfloat16), CALLS}
     assert set(measured["times"]) == names
     assert set(measured["streams"]) == {"read", "copied", "adopted", "split"}
+    assert set(measured["in_cache"]) == set(parts_of(torch.bfloat16))
+    assert [len(rounds) for rounds in measured["in_cache"].values()] == [3] * 4
     for rounds in (*measured["times"].values(), *measured["streams"].values()):
         assert len(rounds) == 3
         assert all(times["wall"] > 0 and times["cpu"] > 0 for times in rounds)

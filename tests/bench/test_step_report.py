@@ -27,7 +27,8 @@ def run(num_threads=1, clock="cpu", **changes):
         "adopted": rounds(9, 9, 9),
         "split": rounds(7, 7, 7),
     }
-    return StepRun(148, 10_000_000, num_threads, clock, times | changes, streams)
+    in_cache = {PASS_1: rounds(0.5, 0.7, 0.4)}
+    return StepRun(148, 10_000_000, num_threads, clock, times | changes, streams, in_cache)
 
 
 MEMORY = {OURS: {"resident": 16.12, "peak": 16.5}}
@@ -67,8 +68,9 @@ def test_tables_have_what_was_measured():
     assert "| ours | 10.00 | 30.0 | 90 (45-90) | 1.00 (1.00-1.00) |" in text
     assert "| torch fused | 30.00 | 20.0 |  | 2.60 (2.50-3.00) |" in text
     assert "| torch foreach | 80.00 |  |  | 8.00 (4.00-8.00) |" in text
-    assert "| pass 1 | 2.00 | 1.00 | 10.0 | 50 (50-50) |" in text
-    assert "| calls alone | 0.50 |  |  |  |" in text
+    assert "| pass 1 | 2.00 | 1.00 | 0.50 | 10.0 | 50 (50-50) |" in text
+    assert "| pass 2 | 8.00 | 8.00 |  | 35.0 | 100 (100-100) |" in text
+    assert "| calls alone | 0.50 |  |  |  |  |" in text
     assert "| ours | 16.12 | 16.50 |" in text
     assert text.count("### ") == 3
 
