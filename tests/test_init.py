@@ -39,6 +39,7 @@ def test_unknown_name_is_an_attribute_error():
     [
         "import lightning_mp.callbacks",
         "import lightning_mp.amp",
+        "import lightning_mp.optim",
         "import lightning_mp.cli",
     ],
 )
@@ -48,9 +49,9 @@ def test_any_module_may_be_imported_first(first):
 
 
 @pytest.mark.slow
-def test_amp_works_without_lightning():
+def test_amp_and_optim_work_without_lightning():
     run = run_python(
-        f"{BLOCK_LIGHTNING}import lightning_mp.amp\n"
+        f"{BLOCK_LIGHTNING}import lightning_mp.amp, lightning_mp.optim\n"
         "print(lightning_mp.__version__, hasattr(lightning_mp, 'nonsense'))"
     )
     assert (run.returncode, run.stdout.split()) == (0, [lightning_mp.__version__, "False"]), (

@@ -4,6 +4,7 @@ from lightning_mp.amp._amp_state import _amp_state, master_params
 from lightning_mp.amp.apex_handle import AmpHandle, init
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.frontend import (
+    adopt,
     initialize,
     load_state_dict,
     scale_loss,
@@ -52,6 +53,7 @@ __all__ = [
     "OverflowRecord",
     "OverflowTracker",
     "_amp_state",
+    "adopt",
     "cast_floating",
     "casts_are_active",
     "clear_cast_cache",

@@ -105,6 +105,8 @@ def maybe_print(message: str, rank0: bool = False) -> None:
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
     """Yield what an optimizer updates: FP32 masters, and parameters that have none.
 
+    Split masters hold a gradient like others, but their values only while the optimizer steps.
+
     Args:
         optimizer: An optimizer that ``amp.initialize`` returned.
 

@@ -34,7 +34,7 @@ from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties, resolve_opt_level
 from lightning_mp.amp.own_hook import remove_casts
 
-__all__ = ["initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
+__all__ = ["adopt", "initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
 
 
 def initialize(
@@ -252,6 +252,23 @@ def load_state_dict(state_dict: Mapping[str, Mapping[str, Any]]) -> None:
             f"amp state = {dict(state_dict)!r}; allowed: a positive 'loss_scale' and a count "
             "'unskipped' for each loss scaler; pass what amp.state_dict() returned"
         ) from error
+
+
+def adopt(parameters: Iterable[Tensor]) -> None:
+    """Take over half weights that were written from outside, to the last bit.
+
+    With ordinary masters the next step finds such writes by itself. Split masters cannot tell;
+    without this call a written value is off by less than its last bit.
+
+    Args:
+        parameters: Parameters that were written, of the models of the last ``initialize``.
+
+    Raises:
+        RuntimeError: ``initialize`` was not called.
+    """
+    engine = _last_session().engine
+    if engine is not None:
+        engine.masters.adopt_all(parameters)
 
 
 def set_half_dtype(dtype: torch.dtype) -> None:

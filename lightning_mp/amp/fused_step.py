@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_mp.amp.function_casts import FunctionCasts
-from lightning_mp.amp.gradient_check import dense_values
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.native_installation import drop_weight_casts
 from lightning_mp.amp.step_guard import StepGuard
@@ -24,7 +23,6 @@ from lightning_mp.kernels.step_rows import StepInputs, StepRow, state_of
 
 __all__ = ["apply_fused_step", "can_fuse"]
 
-_FUSED_DEVICES = ("cpu", "cuda")
 _UNSUPPORTED_FLAGS = ("amsgrad", "differentiable", "foreach")
 
 
@@ -77,10 +75,10 @@ def apply_fused_step(
         rows = []
         for item in group["params"]:
             parameter = masters.owner_of(item)
-            if parameter.grad is not None:
+            gradient = parameter.grad
+            if gradient is not None:
                 weight, copy = masters.stored(parameter)
-                state = state_of(optimizer, group, item)
-                rows.append(StepRow(dense_values(parameter), weight, copy, state))
+                rows.append(StepRow(gradient, weight, copy, state_of(optimizer, group, item)))
         step_group(group, rows, inputs)
     # What optimizer.step would have noted: learning-rate schedulers warn without it.
     optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -103,6 +101,10 @@ def _is_hooked(optimizer: Optimizer, own_hooks: Collection[Callable[..., Any]]) 
     )
 
 
+def _is_fused_on(gradient: Tensor) -> bool:
+    return gradient.is_cpu or gradient.is_cuda
+
+
 def _is_of_o1(hook: Any) -> bool:
     # They only drop casts of weights, and nothing casts at this level.
     return hook is drop_weight_casts or getattr(hook, "__func__", None) is FunctionCasts.drop_casts
@@ -113,8 +115,9 @@ def _is_plain_group(group: dict[str, Any], masters: MasterWeights) -> bool:
         return False
     for item in group["params"]:
         parameter = masters.owner_of(item)
-        is_float32 = masters.of(parameter).dtype == torch.float32
-        is_sparse = parameter.grad is not None and parameter.grad.is_sparse
-        if not is_float32 or is_sparse or parameter.device.type not in _FUSED_DEVICES:
+        gradient = parameter.grad
+        if masters.of(parameter).dtype != torch.float32:
+            return False
+        if gradient is not None and (gradient.is_sparse or not _is_fused_on(gradient)):
             return False
     return True

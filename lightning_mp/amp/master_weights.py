@@ -117,9 +117,9 @@ class MasterWeights:
         """
         master = self._masters.get(parameter)
         if master is None:
-            return parameter.detach(), None
+            return parameter, None
         self._follow_device(parameter, master)
-        return master.detach(), parameter.detach()
+        return master, parameter
 
     @torch.no_grad()
     def adopt(self, parameters: Iterable[Tensor]) -> None:

@@ -108,6 +108,7 @@ class OwnedOptimizer:
         self._is_fused = self._is_fusing and can_fuse(optimizer, self._masters, own_hooks=hooks)
         if closure is not None or not self._is_fused:
             self._masters.adopt(self.parameters)
+        if not self._is_fused:
             self._opened = self.parameters
             self._masters.open(self._opened)
         self._is_stepping, self._checks = True, []

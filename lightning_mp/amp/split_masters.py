@@ -49,9 +49,12 @@ class SplitMasterWeights(MasterWeights):
 
     @override
     def stored(self, parameter: Tensor) -> tuple[Tensor, Tensor | None]:
-        if parameter in self._masters and parameter not in self._num_users:
-            return self._remainder_of(parameter), parameter.detach()
-        return super().stored(parameter)
+        remainder = self._remainders.get(parameter)
+        if remainder is None or parameter in self._num_users:
+            return super().stored(parameter)
+        if remainder.device != parameter.device:
+            remainder = self._remainder_of(parameter)
+        return remainder, parameter
 
     @override
     @torch.no_grad()

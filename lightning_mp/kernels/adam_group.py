@@ -44,10 +44,9 @@ def adam_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: Ste
 
 def _step_counter(state: dict[str, Any], device: torch.device) -> Tensor:
     step = state.get("step")
-    if step is None:
-        step = torch.zeros((), dtype=torch.float32, device=device)
-    else:
-        # torch's optimizers keep it on the host unless they are fused or capturable.
-        step = torch.as_tensor(step, dtype=torch.float32, device=device)
+    if isinstance(step, Tensor) and step.dtype == torch.float32 and step.device == device:
+        return step
+    # torch's optimizers keep it on the host unless they are fused or capturable.
+    step = torch.as_tensor(0.0 if step is None else step, dtype=torch.float32, device=device)
     state["step"] = step
     return step

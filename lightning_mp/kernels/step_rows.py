@@ -97,6 +97,11 @@ def split_by_device(rows: Sequence[StepRow]) -> list[StepColumns]:
     Args:
         rows: Rows of one group.
     """
+    if not rows:
+        return []
+    device = rows[0].weight.device
+    if all(row.weight.device == device for row in rows):
+        return [_columns(device, rows)]
     groups: dict[torch.device, list[StepRow]] = {}
     for row in rows:
         groups.setdefault(row.weight.device, []).append(row)
@@ -126,13 +131,15 @@ def float32_state(state: dict[str, Any], key: str, like: Tensor) -> Tensor:
     value = state.get(key)
     if value is None:
         value = torch.zeros_like(like, dtype=torch.float32, requires_grad=False)
-    elif value.dtype != torch.float32 or value.device != like.device:
+    elif value.dtype == torch.float32 and value.device == like.device:
+        return value
+    else:
         value = value.to(like.device, torch.float32)
     state[key] = value
     return value
 
 
-def _columns(device: torch.device, rows: list[StepRow]) -> StepColumns:
+def _columns(device: torch.device, rows: Sequence[StepRow]) -> StepColumns:
     nothing = torch.empty(0, device=device)
     return StepColumns(
         device,

@@ -352,6 +352,22 @@ def test_amp_initialize_steps_the_same(make_optimizer: Any, with_closure: bool) 
         assert_same(entry, results[1][1][index])
 
 
+def test_amp_adopts_what_others_write() -> None:
+    model: Any = nn.Linear(13, 7)
+    model, _ = amp.initialize(
+        model,
+        SGD(model.parameters(), lr=0.1),
+        opt_level="O2",
+        half_dtype=torch.bfloat16,
+        master_weights="split",
+        verbosity=0,
+    )
+    model.weight.data.fill_(0.75)
+    assert not torch.equal(model.state_dict()["weight"], torch.full((7, 13), 0.75))
+    amp.adopt(model.parameters())
+    assert torch.equal(model.state_dict()["weight"], torch.full((7, 13), 0.75))
+
+
 @pytest.mark.parametrize(
     ("level", "half", "found"),
     [

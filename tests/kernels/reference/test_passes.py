@@ -8,7 +8,7 @@ import torch
 from support import tolerances
 from torch import Tensor
 
-from lightning_mp.kernels.reference import (
+from lightning_mp.kernels.reference.passes import (
     AdamSettings,
     clip_coefficient,
     copy_to_float32,
