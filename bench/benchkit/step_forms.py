@@ -177,7 +177,7 @@ def _torch_step(tensors: StepTensors, *, is_fused: bool) -> Step:
         torch._foreach_copy_(gradients, tensors.gradients)
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, tensors.inv_scale)
         clip_grad_norm_(tensors.masters, _MAX_NORM, foreach=True)
-        if is_fused and tensors.device.type == "cuda":
+        if is_fused and tensors.device.type != "cpu":
             # So GradScaler spares the host the wait. On the CPU reading the flag costs less.
             optimizer.found_inf = found_inf  # pyright: ignore[reportAttributeAccessIssue]
         elif found_inf.item():

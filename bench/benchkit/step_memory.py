@@ -1,5 +1,6 @@
 """What each way to step keeps in memory between two steps, and at its peak."""
 
+import gc
 import sys
 
 import torch
@@ -73,6 +74,7 @@ def _on_cpu(
 def _on_gpu(
     make: MakeStep, shapes: list[tuple[int, ...]], half_dtype: torch.dtype
 ) -> dict[str, float]:
+    gc.collect()
     base = torch.cuda.memory_allocated()
     tensors = StepTensors(shapes, half_dtype, torch.device("cuda"))
     run = make(tensors)

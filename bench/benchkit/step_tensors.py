@@ -44,7 +44,8 @@ class StepTensors:
         self.steps = [torch.tensor(_NUM_STEPS_BEFORE, device=device) for _ in shapes]
         self.inv_scale = torch.full((1,), 1.0 / _LOSS_SCALE, device=device)
         self.one = torch.ones(1, device=device)
-        self.norm, self.factor, self.found_inf = torch.zeros(3, 1, device=device).unbind()
+        # Without dimensions, as GradScaler makes them: fused optimizers take nothing else.
+        self.norm, self.factor, self.found_inf = torch.zeros(3, device=device).unbind()
 
     @property
     def numel(self) -> int:

@@ -64,6 +64,19 @@ def test_gradients_are_unscaled_and_clipped():
     assert float(tensors.factor) == pytest.approx(1 / (norm * 1024), rel=1e-4)
 
 
+@pytest.mark.parametrize("flag", [0.0, 1.0])
+def test_torch_is_spared_the_wait_on_a_gpu(flag):
+    """The step of a GPU, on tensors of the CPU."""
+    tensors = StepTensors(SHAPES, torch.bfloat16, CPU)
+    before = [half.clone() for half in tensors.halves]
+    if flag:
+        tensors.gradients[0][3, 3] = torch.inf
+    tensors.device = torch.device("meta")
+    FORMS[TORCH_FUSED](tensors)()
+    assert all(map(torch.equal, tensors.halves, before)) == bool(flag)
+    assert float(tensors.found_inf) == flag
+
+
 @requires_kernels
 def test_times_have_every_way_in_every_round(capsys):
     measured = measure_step_times(
@@ -113,6 +126,37 @@ def test_a_way_holds_only_what_it_needs():
     assert "full_gradients" not in vars(tensors)
     FORMS[TORCH_FUSED](tensors)()
     assert "full_gradients" in vars(tensors)
+
+
+class FakeEvent:
+    """An event of a GPU on which a call takes 3 ms."""
+
+    num_calls = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = FakeEvent.num_calls
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 3.0
+
+
+def test_calls_on_a_gpu_are_timed_by_events(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def run():
+        FakeEvent.num_calls += 1
+
+    times = time_calls(run, torch.device("cuda"), 5)
+    assert FakeEvent.num_calls == 5
+    assert times.wall == pytest.approx(0.003)
+    assert 0 <= times.cpu < 0.003
 
 
 def test_calls_are_counted():
