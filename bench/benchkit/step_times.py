@@ -1,6 +1,7 @@
 """Times of all ways to step a list of parameters, interleaved in one process."""
 
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ CALLS = "calls alone"
 
 # One tensor, with all that belongs to it, stays in the second-level cache of a core.
 _CACHED_NUMEL = 32_768
-_NUM_CACHED_CALLS = 32
+_NUM_CACHED_CALLS = 128
 
 
 class _Job(NamedTuple):
@@ -111,16 +112,19 @@ def _in_cache(
     times: Mapping[str, list[dict[str, float]]], numel: int
 ) -> dict[str, list[dict[str, float]]]:
     prefix = f"{_CACHED_NUMEL} "
-    names = [name.removeprefix(prefix) for name in times if name.startswith(prefix)]
     ratio = numel / _CACHED_NUMEL
-    return {
-        name: [
-            # Without what the call itself costs.
-            {clock: max(cached[clock] - call[clock], 0.0) * ratio for clock in cached}
-            for cached, call in zip(times[prefix + name], times[f"1 {name}"], strict=True)
+    results = {}
+    for name in (key.removeprefix(prefix) for key in times if key.startswith(prefix)):
+        # Without what the call itself costs.
+        calls = {
+            clock: statistics.median(item[clock] for item in times[f"1 {name}"])
+            for clock in ("wall", "cpu")
+        }
+        results[name] = [
+            {clock: max(item[clock] - call, 0.0) * ratio for clock, call in calls.items()}
+            for item in times[prefix + name]
         ]
-        for name in names
-    }
+    return results
 
 
 def _interleaved(
