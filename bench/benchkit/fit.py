@@ -17,21 +17,26 @@ _MAX_NORM = 1.0
 
 
 def fit(
-    module: BenchModule, batches: list[tuple[Tensor, Tensor]], callbacks: Sequence[Callback]
+    module: BenchModule,
+    batches: list[tuple[Tensor, Tensor]],
+    callbacks: Sequence[Callback],
+    *,
+    device: str = "cpu",
 ) -> L.Trainer:
-    """Train a module on the CPU, one step per batch, gradients clipped to norm 1.
+    """Train a module, one step per batch, gradients clipped to norm 1.
 
     Args:
         module: The module; its column says in which precision.
         batches: Batches, in order.
         callbacks: Callbacks that measure.
+        device: ``"cpu"`` or ``"cuda"``, one GPU.
 
     Returns:
         The Trainer after the fit.
     """
     lightning_mp.install()
     trainer = L.Trainer(
-        accelerator="cpu",
+        accelerator=device,
         devices=1,
         precision=module.column.precision,  # pyright: ignore[reportArgumentType]
         max_epochs=1,

@@ -1,10 +1,8 @@
 """What one column costs in memory and how well it learns; one process for each."""
 
-import re
 import statistics
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from typing_extensions import override
 from benchkit.column import parse_column
 from benchkit.fit import fit
 from benchkit.module import BenchModule
+from benchkit.process_memory import process_bytes
 from benchkit.time_limit import TimeLimit
 from benchkit.workload import make_workload
 
@@ -52,12 +51,12 @@ def measure_quality(
     torch.set_num_threads(num_threads)
     what = make_workload(workload, is_smoke=is_smoke)
     batches = what.make_batches(num_steps)
-    base_bytes = _process_bytes("VmRSS")
+    base_bytes = process_bytes("VmRSS")
     module = BenchModule(what, parse_column(column), keeps_accuracy=True)
     resident = _ResidentBytes()
     trainer = fit(module, batches, [resident, TimeLimit(max_cpu_seconds)])
     result = {
-        "peak_bytes": _process_bytes("VmHWM") - base_bytes,
+        "peak_bytes": process_bytes("VmHWM") - base_bytes,
         "bytes_per_parameter": resident.bytes_per_parameter,
         "loss": _tail_mean(module.losses),
         "accuracy": _tail_mean(module.accuracies),
@@ -100,16 +99,6 @@ def _resident_tensors(trainer: Trainer, module: LightningModule) -> Iterator[Ten
         yield parameter
         if parameter.grad is not None:
             yield parameter.grad
-
-
-def _process_bytes(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
-    if match is None:
-        raise RuntimeError(
-            f"/proc/self/status has no {field}; expected a Linux kernel; run the benchmark there"
-        )
-    return int(match[1]) * 1024
 
 
 def _tail_mean(values: list[Tensor]) -> float:

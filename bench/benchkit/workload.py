@@ -16,7 +16,7 @@ from lightning_mp.recipes.vision.resnet import ResNet18
 
 __all__ = ["WORKLOADS", "Workload", "make_workload"]
 
-WORKLOADS = ("resnet18", "transformer", "mlp", "small_transformer", "lstm")
+WORKLOADS = ("resnet18", "transformer", "mlp", "small_transformer", "lstm", "gpt2")
 
 _NUM_CLASSES = 10
 # Distance of a class from the origin, against noise of standard deviation 1 per feature: such that
@@ -69,6 +69,7 @@ def make_workload(name: str, *, is_smoke: bool = False) -> Workload:
         "mlp": _mlp,
         "small_transformer": _small_transformer,
         "lstm": _lstm,
+        "gpt2": _gpt2,
     }
     if name not in makers:
         raise ValueError(
@@ -115,6 +116,24 @@ def _lstm(is_smoke: bool) -> Workload:
     return Workload(
         f"2-layer LSTM language model, width {width}, {time} tokens, batch {batch_size}",
         partial(LanguageLSTM, vocabulary_size, width),
+        partial(_token_batch, batch_size=batch_size, time=time, vocabulary_size=vocabulary_size),
+    )
+
+
+def _gpt2(is_smoke: bool) -> Workload:
+    """Build a model of the size of GPT-2, for GPUs."""
+    vocabulary_size, width, batch_size, time = (53, 24, 2, 7) if is_smoke else (50257, 768, 8, 1024)
+    return Workload(
+        f"12-layer GPT-2, width {width}, 12 heads, vocabulary {vocabulary_size}, tied head, "
+        f"{time} tokens, batch {batch_size}",
+        partial(
+            Transformer,
+            vocabulary_size,
+            width,
+            num_blocks=12,
+            num_heads=12,
+            num_positions=time,
+        ),
         partial(_token_batch, batch_size=batch_size, time=time, vocabulary_size=vocabulary_size),
     )
 
