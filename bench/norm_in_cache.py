@@ -60,8 +60,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--models", nargs="+", choices=MODELS, default=MODELS, help="default: all")
-    add("--gradient-dtypes", nargs="+", choices=GRADIENT_DTYPES, default=GRADIENT_DTYPES)
-    add("--rounds", type=int, default=15, help="rounds that interleave all forms (default: 15)")
+    add(
+        "--gradient-dtypes",
+        nargs="+",
+        choices=GRADIENT_DTYPES,
+        default=GRADIENT_DTYPES,
+        help="default: all",
+    )
+    add("--rounds", type=_count, default=15, help="rounds that interleave all forms (default: 15)")
     add("--output", type=Path, metavar="FILE.md", help="file to write the report to as well")
     add("--smoke", action="store_true", help="tiny models and few rounds, to try the benchmark")
     options = parser.parse_args(arguments)
@@ -74,6 +80,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not library.is_loaded:
         parser.error(f"kernels = reference (torch): {library.reason}; only compiled ones are timed")
     return options
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a whole number above 0")
+    return int(text)
 
 
 if __name__ == "__main__":
