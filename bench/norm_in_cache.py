@@ -1,6 +1,7 @@
 """Would the norm be cheaper if each gradient were summed while it is still in a cache?
 
-``python bench/norm_in_cache.py`` prints a Markdown report; ``bench/README.md`` says how it measures.
+``python bench/norm_in_cache.py`` prints a Markdown report; ``bench/README.md`` says how it
+measures.
 """
 
 import argparse

@@ -13,8 +13,8 @@ _NOTES = """\
 How to read it:
 
 - Times are processor time of one thread, medians over rounds that interleave all forms in random \
-order. A ratio is the median over rounds of a form's time over pass 1's in the same round, with the \
-smallest and largest in brackets: below 1 is faster than pass 1.
+order. A ratio is the median over rounds of a form's time over pass 1's in the same round, with \
+the smallest and largest in brackets: below 1 is faster than pass 1.
 - `pass 1` is one call over all gradients after backward, which is what a step does. `hooks` calls \
 the same kernel for each gradient of 65,536 elements or more as soon as autograd has accumulated \
 it, and for all others after backward; getting into the hook is not counted. `free hooks` counts \
