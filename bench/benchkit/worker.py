@@ -20,6 +20,7 @@ _MODULES = {
     "measure_quality": "quality",
     "measure_cast_steps": "cast_steps",
     "measure_op_costs": "op_costs",
+    "measure_norm_taps": "norm_taps",
     "measure_step_times": "step_times",
     "measure_step_memory": "step_memory",
     "measure_gpu_checks": "gpu_checks",
