@@ -1,3 +1,5 @@
+#include <torch/headeronly/util/shim_utils.h>
+
 #include <string>
 
 #include "bind/adam_step.h"
@@ -20,7 +22,7 @@ std::vector<float*> counters_of(const char* op, const TensorHandles& steps,
   for (size_t i = 0; i < steps.size(); ++i) {
     scalars.check("steps[" + std::to_string(i) + "]", steps[i]);
     void* data;
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(steps[i], &data));
+    TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(steps[i], &data));
     counters[i] = static_cast<float*>(data);
   }
   return counters;

@@ -1,6 +1,7 @@
 #include "bind/rows.h"
 
 #include <torch/csrc/stable/ops.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <array>
 
@@ -15,7 +16,7 @@ Tensor new_empty_strided(const Tensor& like, const std::vector<int64_t>& sizes,
   std::array<StableIValue, 7> stack{from(like),         from(sizes),        from(strides),
                                     from(std::nullopt), from(std::nullopt), from(std::nullopt),
                                     from(std::nullopt)};
-  STABLE_TORCH_ERROR_CODE_CHECK(
+  TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher("aten::new_empty_strided", "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
@@ -63,11 +64,11 @@ void check_entry(const char* op, const RowList& list, size_t index, const Tensor
 void* data_of(AtenTensorHandle tensor, bool is_written) {
   void* data;
   if (is_written) {
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(tensor, &data));
+    TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(tensor, &data));
     return data;
   }
   const void* const_data;
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_get_const_data_ptr(tensor, &const_data));
+  TORCH_ERROR_CODE_CHECK(torch_get_const_data_ptr(tensor, &const_data));
   return const_cast<void*>(const_data);
 }
 

@@ -2,19 +2,20 @@
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/stableivalue_conversions.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 namespace lightning_mp::bind {
 
 TensorHandles::TensorHandles(StableListHandle list) {
   size_t size;
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_list_size(list, &size));
+  TORCH_ERROR_CODE_CHECK(torch_list_size(list, &size));
   handles_.reserve(size);
   for (size_t i = 0; i < size; ++i) {
     StableIValue item;
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_list_get_item(list, i, &item));
+    TORCH_ERROR_CODE_CHECK(torch_list_get_item(list, i, &item));
     handles_.push_back(torch::stable::detail::to<AtenTensorHandle>(item));
   }
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_delete_list(list));
+  TORCH_ERROR_CODE_CHECK(torch_delete_list(list));
 }
 
 TensorHandles::~TensorHandles() {
@@ -27,7 +28,7 @@ TensorHandles::~TensorHandles() {
 
 Tensor tensor_of(AtenTensorHandle handle) {
   AtenTensorHandle copy;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(handle, &copy));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(handle, &copy));
   return Tensor(copy);
 }
 

@@ -1,6 +1,7 @@
 #include "bind/tensor_info.h"
 
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <algorithm>
 #include <vector>
@@ -27,7 +28,7 @@ DType dtype_of(int32_t code) {
 
 int32_t dtype_code(AtenTensorHandle tensor) {
   int32_t code;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &code));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &code));
   return code;
 }
 
@@ -38,14 +39,14 @@ TensorInfo info_of(AtenTensorHandle tensor) {
   TensorInfo info;
   int64_t* sizes;
   int64_t* strides;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor, &info.numel));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor, &info.dim));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor, &sizes));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor, &strides));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor, &info.device_type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor, &info.numel));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor, &info.dim));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor, &sizes));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor, &strides));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor, &info.device_type));
   info.device_index = 0;
   if (info.device_type != cpu) {
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor, &info.device_index));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor, &info.device_index));
   }
   info.sizes = sizes;
   info.strides = strides;

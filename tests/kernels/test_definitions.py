@@ -92,7 +92,7 @@ def two_passes(lists: list[list[Tensor]], norm: Tensor, factor: Tensor, flag: Te
 @pytest.mark.parametrize(
     "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 )
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_a_step_compiles_as_a_whole(backend: str):
     eager = [*make_lists(torch.bfloat16, torch.bfloat16, shapes=SHAPES), []]
     eager[5] = [torch.zeros(1) for _ in SHAPES]
