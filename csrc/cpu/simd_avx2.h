@@ -11,6 +11,8 @@ namespace lightning_mp::cpu::avx2 {
 struct Vector {
   static constexpr int kWidth = 8;
   static constexpr bool kCanStream = true;
+  // Vectors that differ() takes at once.
+  static constexpr int kPair = 1;
 
   __m256 value;
 
@@ -45,6 +47,14 @@ struct Vector {
     _mm256_stream_si256(line, _mm256_set_m128i(vectors[1].packed(kType), vectors[0].packed(kType)));
     _mm256_stream_si256(line + 1,
                         _mm256_set_m128i(vectors[3].packed(kType), vectors[2].packed(kType)));
+  }
+
+  // Whether a half is not the rounding of its number, bit for bit.
+  template <class Half>
+  static HOST_DEVICE bool differ(const float* numbers, const Half* halves) {
+    const __m128i rounded = load(numbers).packed(static_cast<Half*>(nullptr));
+    const __m128i stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves));
+    return _mm_movemask_epi8(_mm_cmpeq_epi16(rounded, stored)) != 0xFFFF;
   }
 
   static HOST_DEVICE void finish_streams() { _mm_sfence(); }

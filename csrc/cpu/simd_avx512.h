@@ -11,6 +11,8 @@ namespace lightning_mp::cpu::avx512 {
 struct Vector {
   static constexpr int kWidth = 16;
   static constexpr bool kCanStream = true;
+  // Vectors that differ() takes at once.
+  static constexpr int kPair = 2;
 
   __m512 value;
 
@@ -40,10 +42,16 @@ struct Vector {
   // Writes 32 halves, one aligned line of a cache, past the caches.
   template <class Half>
   static HOST_DEVICE void stream_line(const Vector* vectors, Half* to) {
-    constexpr Half* kType = nullptr;
-    const __m512i lower = _mm512_castsi256_si512(vectors[0].packed(kType));
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to),
-                        _mm512_inserti64x4(lower, vectors[1].packed(kType), 1));
+                        packed_pair(vectors[0], vectors[1], static_cast<Half*>(nullptr)));
+  }
+
+  // Whether a half is not the rounding of its number, bit for bit.
+  template <class Half>
+  static HOST_DEVICE bool differ(const float* numbers, const Half* halves) {
+    const __m512i rounded =
+        packed_pair(load(numbers), load(numbers + kWidth), static_cast<Half*>(nullptr));
+    return _mm512_cmpneq_epi16_mask(rounded, _mm512_loadu_si512(halves)) != 0;
   }
 
   static HOST_DEVICE void finish_streams() { _mm_sfence(); }
@@ -62,11 +70,10 @@ struct Vector {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(remainder), _mm512_cvtepi32_epi16(bits));
   }
 
+  // The nearest half, as a float.
   template <class Half>
   HOST_DEVICE Vector rounded() const {
-    Half halves[kWidth];
-    store(halves);
-    return load(halves);
+    return nearest(static_cast<Half*>(nullptr));
   }
 
   HOST_DEVICE Vector replaced_where_different(Vector a, Vector b, Vector other) const {
@@ -86,17 +93,47 @@ struct Vector {
                                  _mm512_set1_epi32(nan));
   }
 
+  // The nearest bfloat16 in the upper half of each element; the lower half may hold anything.
   // Not by AVX-512 BF16, which would lose subnormal numbers.
-  HOST_DEVICE __m256i packed(const BFloat16*) const {
+  HOST_DEVICE __m512i rounded_to_upper() const {
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i bias = _mm512_add_epi32(is_odd, _mm512_set1_epi32(0x7FFF));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
-    return _mm512_cvtepi32_epi16(canonical(rounded, 0x7FC0));
+    return canonical(_mm512_add_epi32(bits, bias), 0x7FC00000);
+  }
+
+  HOST_DEVICE __m256i packed(const BFloat16*) const {
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_to_upper(), 16));
   }
 
   HOST_DEVICE __m256i packed(const Float16*) const {
     return _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+
+  static HOST_DEVICE __m512i packed_pair(Vector first, Vector second, const BFloat16*) {
+    return _mm512_permutex2var_epi16(first.rounded_to_upper(), odd_places(),
+                                     second.rounded_to_upper());
+  }
+
+  static HOST_DEVICE __m512i packed_pair(Vector first, Vector second, const Float16* type) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(first.packed(type)), second.packed(type), 1);
+  }
+
+  // 1, 3, 5 ... 63: the upper halves of the elements of two vectors.
+  static HOST_DEVICE __m512i odd_places() {
+    const __m512i evens =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_add_epi32(_mm512_mullo_epi32(evens, _mm512_set1_epi32(0x00020002)),
+                            _mm512_set1_epi32(0x00030001));
+  }
+
+  HOST_DEVICE Vector nearest(const BFloat16*) const {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    return Vector(_mm512_castsi512_ps(_mm512_and_si512(rounded_to_upper(), upper)));
+  }
+
+  HOST_DEVICE Vector nearest(const Float16* type) const {
+    return Vector(_mm512_cvtph_ps(packed(type)));
   }
 };
 

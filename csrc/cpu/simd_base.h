@@ -12,6 +12,8 @@ struct Vector {
   static constexpr int kWidth = 1;
   // Whether stream_line() goes past the caches.
   static constexpr bool kCanStream = false;
+  // Vectors that differ() takes at once.
+  static constexpr int kPair = 1;
 
   float value;
 
@@ -31,6 +33,12 @@ struct Vector {
 
   template <class T>
   static HOST_DEVICE void stream_line(const Vector*, T*) {}
+
+  // Whether a half is not the rounding of its number, bit for bit.
+  template <class T>
+  static HOST_DEVICE bool differ(const float* numbers, const T* halves) {
+    return from_float<T>(*numbers).bits != halves->bits;
+  }
 
   static HOST_DEVICE void finish_streams() {}
 
