@@ -22,6 +22,7 @@ _MODULES = {
     "measure_op_costs": "op_costs",
     "measure_step_times": "step_times",
     "measure_step_memory": "step_memory",
+    "measure_subnormal_times": "subnormal_times",
     "measure_gpu_checks": "gpu_checks",
     "measure_fits": "gpu_fits",
 }
