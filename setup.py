@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,17 @@ from setuptools import Extension, setup
 NO_NATIVE_VARIABLE = "LIGHTNING_MP_NO_NATIVE"
 CUDA_VARIABLE = "LIGHTNING_MP_CUDA"
 SOURCES = Path("csrc")
+# What it means that a library is not there.
+CONSEQUENCES = {
+    "lightning_mp._O1": "O1 then casts in Python",
+    "lightning_mp._C": "steps then run as torch operations",
+}
 O1_FOLDERS = ("o1",)
 KERNEL_FOLDERS = ("bind", "common", "cpu", "cuda", "functors")
 # Files of bind/ that only the kernels for GPUs need.
 CUDA_PREFIX = "cuda_"
+# Files of cpu/ that are long to compile, or have an instruction set of their own.
+KERNELS_PREFIX = "kernels_"
 
 # The kernels use torch's stable ABI alone, as it is since this release: 2.10.
 STABLE_ABI = "0x020a000000000000"
@@ -46,16 +54,16 @@ ARCHITECTURES = (80, 90, 100)
 NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden"]
 
 
-def without_native(reason: str) -> None:
-    """Say that the package comes without its native libraries.
+def without_native(reason: str, names: Iterable[str] = CONSEQUENCES) -> None:
+    """Say that the package comes without native libraries.
 
     Args:
         reason: What was missing or failed.
+        names: The libraries that are left out.
     """
     print(
-        "warning: lightning_mp is built without its native library (lightning_mp._O1, "
-        f"lightning_mp._C): {reason}; O1 then casts in Python and steps run as torch operations, "
-        "which is slower",
+        f"warning: lightning_mp is built without its native library ({', '.join(names)}): "
+        f"{reason}; {' and '.join(CONSEQUENCES[name] for name in names)}, which is slower",
         file=sys.stderr,
     )
 
@@ -168,6 +176,32 @@ def gpu_flags(nvcc: str) -> tuple[str, list[str]]:
     return ", ".join(f"sm_{number}" for number in numbers), flags
 
 
+def join_sources(files: list[Path], folder: Path) -> list[Path]:
+    """Join files of which most of the compile time goes into the headers that they share.
+
+    Args:
+        files: Sources.
+        folder: Folder for files that include them.
+
+    Returns:
+        What is to be compiled, what takes longest first.
+    """
+    alone: list[Path] = []
+    groups: dict[str, list[str]] = {}
+    for path in files:
+        if path.suffix == ".cu" or path.name.startswith(KERNELS_PREFIX):
+            alone.append(path)
+        else:
+            prefix = CUDA_PREFIX if path.name.startswith(CUDA_PREFIX) else ""
+            include = f'#include "{path.relative_to(SOURCES).as_posix()}"\n'
+            groups.setdefault(f"{prefix}{path.parent.name}.cpp", []).append(include)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, includes in groups.items():
+        (folder / name).write_text("".join(includes))
+    alone.sort(key=lambda path: path.suffix != ".cu")
+    return [*alone, *(folder / name for name in groups)]
+
+
 def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Path) -> None:
     """Compile the files of ``lightning_mp._C`` side by side, and link them.
 
@@ -201,10 +235,8 @@ def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Pat
     files = sources(KERNEL_FOLDERS, {".cpp", ".cu"} if nvcc else {".cpp"})
     if not nvcc:
         files = [path for path in files if not path.name.startswith(CUDA_PREFIX)]
-    # What takes longest first.
-    files.sort(key=lambda path: path.suffix != ".cu")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled = list(pool.map(compile_file, files))
+        compiled = list(pool.map(compile_file, join_sources(files, objects / "joined")))
     library.parent.mkdir(parents=True, exist_ok=True)
     # libtorch brings in what libtorch_cuda has where there is one; libtorch_cpu alone does not.
     torch = ["-Xlinker", "--no-as-needed", "-ltorch", "-ltorch_cpu"]
@@ -244,18 +276,31 @@ def forgiving(build_ext: type, cpp_extension: Any) -> type:
 
     class BuildOrLeaveOut(build_ext):
         def build_extensions(self) -> None:
+            self.failures: dict[str, Exception] = {}
             try:
                 super().build_extensions()
             # Whatever stops a compiler: setuptools, torch and subprocess have errors of their own.
             except Exception as error:
+                self.failures = {extension.name: error for extension in self.extensions}
+            if self.failures:
+                error = next(iter(self.failures.values()))
                 first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-                without_native(f"the build failed ({first_line})")
-                self.extensions.clear()
+                without_native(f"the build failed ({first_line})", self.failures)
+            self.extensions[:] = [
+                item for item in self.extensions if item.name not in self.failures
+            ]
 
         def build_extension(self, extension: Extension) -> None:
-            if extension.name != "lightning_mp._C":
-                super().build_extension(extension)
-                return
+            try:
+                if extension.name == "lightning_mp._C":
+                    self.build_kernels(extension)
+                else:
+                    super().build_extension(extension)
+            # One library is of use without the other.
+            except Exception as error:
+                self.failures[extension.name] = error
+
+        def build_kernels(self, extension: Extension) -> None:
             library = Path(self.get_ext_fullpath(extension.name))
             compiler = cpp_extension.get_cxx_compiler()
             build_kernels(compiler, cpp_extension, Path(self.build_temp, "kernels"), library)

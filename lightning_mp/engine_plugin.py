@@ -13,14 +13,13 @@ from lightning_mp.amp.apex_arguments import parse_num_losses
 from lightning_mp.amp.closure_step import evaluates_closure, needs_closure
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
-from lightning_mp.amp.opt_levels import OptLevelProperties, resolve_opt_level
+from lightning_mp.amp.opt_levels import HALF_NAMES, OptLevelProperties, resolve_opt_level
 from lightning_mp.amp.overflow import OverflowRecord
 from lightning_mp.lightning_api import LightningOptimizer, fabric_wrappers, rank_zero_warn
 from lightning_mp.trainer_check import other_package_note
 
 __all__ = ["EnginePlugin", "bare_optimizer", "require_switch"]
 
-_HALF_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _SCALER_DEFAULTS: Mapping[str, float] = {
     "init_scale": 2.0**16,
     "growth_factor": 2.0,
@@ -63,14 +62,14 @@ class EnginePlugin:
     ) -> None:
         require_switch("allow_banned", allow_banned)
         require_switch("fused", fused)
-        if half_dtype not in _HALF_DTYPES:
+        if half_dtype not in HALF_NAMES:
             raise ValueError(
-                f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, _HALF_DTYPES))}. "
+                f"half_dtype = {half_dtype!r}; allowed are {', '.join(map(repr, HALF_NAMES))}. "
                 "Choose 'bf16' for range, 'fp16' for precision with loss scaling."
             )
         properties = resolve_opt_level(
             opt_level,
-            half_dtype=_HALF_DTYPES[half_dtype],
+            half_dtype=HALF_NAMES[half_dtype],
             keep_batchnorm_fp32=keep_batchnorm_fp32,
             keep_norms_fp32=keep_norms_fp32,
             master_weights=master_weights,

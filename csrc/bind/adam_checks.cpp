@@ -1,3 +1,5 @@
+#include <torch/headeronly/util/shim_utils.h>
+
 #include <string>
 
 #include "bind/adam_step.h"

@@ -1,6 +1,7 @@
 #include "bind/rows.h"
 
 #include <torch/csrc/stable/ops.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <array>
 

@@ -1,6 +1,7 @@
 #include "bind/tensor_info.h"
 
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <algorithm>
 #include <vector>

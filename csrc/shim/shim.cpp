@@ -4,6 +4,8 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -43,7 +45,8 @@ std::vector<unsigned> ordered(unsigned count) {
 
 struct Fiber {
   ucontext_t context;
-  std::vector<char> stack = std::vector<char>(kStackBytes);
+  // Not zeroed: pages that nobody touches cost nothing.
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};
   int num_barriers;
   bool is_done;
 };
@@ -51,7 +54,7 @@ struct Fiber {
 // The block that runs, for fibers, which get no arguments.
 struct Block {
   const std::function<void()>& body;
-  std::vector<Fiber> fibers;
+  std::vector<Fiber>& fibers;
   ucontext_t scheduler;
   unsigned current = 0;
 };
@@ -73,8 +76,8 @@ void start_fibers(Block& block) {
     fiber.num_barriers = 0;
     fiber.is_done = false;
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, run_fiber, 0);
   }
@@ -106,7 +109,9 @@ void launch(const char* kernel, unsigned grid, unsigned threads,
             const std::function<void()>& body) {
   settings.launches += std::string(kernel) + "\n";
   if (settings.max_grid > 0) grid = std::min(grid, settings.max_grid);
-  Block block = {body, std::vector<Fiber>(threads), {}};
+  // Kept from launch to launch, of the same number of threads.
+  static std::map<unsigned, std::vector<Fiber>> fibers;
+  Block block = {body, fibers.try_emplace(threads, threads).first->second, {}};
   running = &block;
   gridDim.x = grid;
   blockDim.x = threads;

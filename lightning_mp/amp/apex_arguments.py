@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lightning_mp.amp._amp_state import _amp_state
 from lightning_mp.amp.model_cast import check_castable
-from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties
+from lightning_mp.amp.opt_levels import HALF_DTYPES, HALF_NAMES, OptLevelProperties
 
 __all__ = [
     "check_are_optimizers",
@@ -19,6 +19,7 @@ __all__ = [
     "check_scaled",
     "model_list",
     "optimizer_list",
+    "parse_half_dtype",
     "parse_num_losses",
     "raise_half_parameters",
     "scaled_optimizers",
@@ -70,6 +71,24 @@ def optimizer_list(optimizers: Any) -> list[Optimizer]:
     if len({id(optimizer) for optimizer in given}) < len(given):
         raise ValueError("an optimizer is there twice; allowed: each once; drop the repetition")
     return given
+
+
+def parse_half_dtype(half_dtype: Any) -> torch.dtype:
+    """Return a half dtype.
+
+    Args:
+        half_dtype: float16 or bfloat16, or ``"fp16"`` or ``"bf16"``.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    dtype = HALF_NAMES.get(half_dtype) if isinstance(half_dtype, str) else half_dtype
+    if not isinstance(dtype, torch.dtype) or dtype not in HALF_DTYPES:
+        raise ValueError(
+            f"half_dtype = {half_dtype!r}; allowed are torch.float16 and torch.bfloat16, or "
+            f"{' and '.join(map(repr, HALF_NAMES))}; choose one, or opt_level='O0' for float32"
+        )
+    return dtype
 
 
 def parse_num_losses(num_losses: int) -> int:

@@ -22,6 +22,7 @@ from lightning_mp.amp.apex_arguments import (
     check_output_dtype,
     model_list,
     optimizer_list,
+    parse_half_dtype,
     parse_num_losses,
     raise_half_parameters,
     scaled_optimizers,
@@ -31,7 +32,7 @@ from lightning_mp.amp.apex_handle import AmpHandle
 from lightning_mp.amp.apex_properties import ApexProperties
 from lightning_mp.amp.engine import AmpEngine
 from lightning_mp.amp.loss_scaler import LossScaler
-from lightning_mp.amp.opt_levels import HALF_DTYPES, OptLevelProperties, resolve_opt_level
+from lightning_mp.amp.opt_levels import OptLevelProperties, resolve_opt_level
 from lightning_mp.amp.own_hook import remove_casts
 
 __all__ = ["adopt", "initialize", "load_state_dict", "scale_loss", "set_half_dtype", "state_dict"]
@@ -53,7 +54,7 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
     *,
-    half_dtype: torch.dtype | None = None,
+    half_dtype: torch.dtype | Literal["fp16", "bf16"] | None = None,
     keep_norms_fp32: bool | str | None = None,
     allow_banned: bool = False,
     fused: bool = True,
@@ -81,7 +82,8 @@ def initialize(
         verbosity: 0 prints nothing, 1 the start and overflows, 2 more.
         min_loss_scale: Floor of a dynamic scale; 2**-10 by default.
         max_loss_scale: Cap of a dynamic scale.
-        half_dtype: float16 or bfloat16; that of ``set_half_dtype`` by default.
+        half_dtype: float16 or bfloat16, or ``"fp16"`` or ``"bf16"``; that of ``set_half_dtype`` by
+            default.
         keep_norms_fp32: Whether all norm layers stay in float32.
         allow_banned: Whether banned functions run in float32 at O1 instead of being refused.
         fused: Whether Adam, AdamW and SGD of torch, which step on FP32 masters at O2, are stepped
@@ -112,7 +114,7 @@ def initialize(
         return returned
     properties = resolve_opt_level(
         opt_level,
-        half_dtype=half_dtype or _amp_state.half_dtype,
+        half_dtype=_amp_state.half_dtype if half_dtype is None else parse_half_dtype(half_dtype),
         cast_model_type=_override_of(opt_level, cast_model_type),
         patch_torch_functions=patch_torch_functions,
         keep_batchnorm_fp32=keep_batchnorm_fp32,
@@ -271,21 +273,16 @@ def adopt(parameters: Iterable[Tensor]) -> None:
         engine.masters.adopt_all(parameters)
 
 
-def set_half_dtype(dtype: torch.dtype) -> None:
+def set_half_dtype(dtype: torch.dtype | Literal["fp16", "bf16"]) -> None:
     """Choose the half dtype of later ``initialize`` and ``init`` calls.
 
     Args:
-        dtype: float16, as at first, or bfloat16.
+        dtype: float16, as at first, or bfloat16; or ``"fp16"`` or ``"bf16"``.
 
     Raises:
         ValueError: It is neither.
     """
-    if dtype not in HALF_DTYPES:
-        raise ValueError(
-            f"half dtype = {dtype!r}; allowed are torch.float16 and torch.bfloat16; choose one, or "
-            "opt_level='O0' for float32"
-        )
-    _amp_state.half_dtype = dtype
+    _amp_state.half_dtype = parse_half_dtype(dtype)
 
 
 def _override_of(opt_level: str, dtype: Any) -> Any:

@@ -17,6 +17,7 @@ from lightning_mp.amp.scaler_state import LossScale, parse_loss_scale
 
 __all__ = [
     "HALF_DTYPES",
+    "HALF_NAMES",
     "OPT_LEVELS",
     "PRECISION_LEVELS",
     "OptLevelProperties",
@@ -24,7 +25,10 @@ __all__ = [
     "resolve_opt_level",
 ]
 
-HALF_DTYPES = frozenset([torch.float16, torch.bfloat16])
+HALF_NAMES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"fp16": torch.float16, "bf16": torch.bfloat16}
+)
+HALF_DTYPES = frozenset(HALF_NAMES.values())
 # "o2", "02", "0O", "2", "O2_bf16", "O2bfloat16", "O2-fp16".
 _MISSPELT_LEVEL = re.compile(
     r"\s*[o0]?-?([0-3]|(?<=[o0])o)[-_]?(fp16|float16|half|bf16|bfloat16)?\s*", re.IGNORECASE

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
+from lightning_mp.kernels.reference.checks import check_one_device
+
 __all__ = ["LIBRARY", "NAMESPACE", "SCHEMAS"]
 
 NAMESPACE = "lightning_mp"
@@ -66,7 +68,20 @@ LIBRARY = Library(NAMESPACE, "DEF")
 def _define_all() -> None:
     for name, schema in SCHEMAS.items():
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        register_fake(f"{NAMESPACE}::{name}", _FAKES.get(name, _writes_only), lib=LIBRARY)
+        fake = _on_one_device(name, _FAKES.get(name, _writes_only))
+        register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
+
+
+def _on_one_device(name: str, fake: Callable[..., object]) -> Callable[..., object]:
+    # A call with one tensor on the meta device comes here, wherever the others are.
+    arguments = getattr(getattr(torch.ops, NAMESPACE), name).default._schema.arguments
+    names = [argument.name for argument in arguments]
+
+    def checked(*args: object, **kwargs: object) -> object:
+        check_one_device(name, dict(zip(names, args, strict=False)) | kwargs)
+        return fake(*args, **kwargs)
+
+    return checked
 
 
 def _writes_only(*args: object, **kwargs: object) -> None:

@@ -1,6 +1,7 @@
 """The Apex API trains as a plain FP32 loop does, in every call form, and says what it refuses."""
 
 import copy
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -366,8 +367,33 @@ def test_half_dtype_of_later_calls() -> None:
     amp.set_half_dtype(torch.bfloat16)
     assert amp.initialize(Mlp(), opt_level="O2", verbosity=0).first.weight.dtype == torch.bfloat16
     assert _amp_state.opt_properties.loss_scale == 1.0
-    with pytest.raises(ValueError, match=r"half dtype = torch\.float32; allowed are"):
-        amp.set_half_dtype(torch.float32)
-    assert _amp_state.half_dtype == torch.bfloat16
     model = amp.initialize(Mlp(), opt_level="O3", half_dtype=torch.float16, verbosity=0)
     assert model.first.weight.dtype == torch.float16
+    amp.set_half_dtype("fp16")
+    assert amp.initialize(Mlp(), opt_level="O2", verbosity=0).first.weight.dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("half_dtype", "expected"),
+    [("fp16", torch.float16), ("bf16", torch.bfloat16), (torch.bfloat16, torch.bfloat16)],
+)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_half_dtypes_and_their_names(level: str, half_dtype: Any, expected: torch.dtype) -> None:
+    amp.initialize(Mlp(), opt_level=level, half_dtype=half_dtype, verbosity=0)
+    session = _amp_state.session
+    assert session is not None
+    assert session.engine is not None
+    properties = session.engine.properties
+    assert (properties.function_dtype or properties.half_dtype) == expected
+
+
+@pytest.mark.parametrize("half_dtype", [torch.float32, "bfloat16", "float16", "", 16, ["bf16"]])
+def test_other_half_dtypes_are_refused(half_dtype: Any) -> None:
+    model = Mlp()
+    message = rf"half_dtype = {re.escape(repr(half_dtype))}; allowed are .*, or 'fp16' and 'bf16'; "
+    with pytest.raises(ValueError, match=message):
+        amp.initialize(model, opt_level="O2", half_dtype=half_dtype, verbosity=0)
+    with pytest.raises(ValueError, match=message):
+        amp.set_half_dtype(half_dtype)
+    assert model.first.weight.dtype == torch.float32
+    assert _amp_state.half_dtype == torch.float16

@@ -221,7 +221,7 @@ def scripted(module: nn.Module) -> nn.Module:
     return torch.jit.script(module)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_scripted_parts_without_weights_are_fine() -> None:
     model = nn.Sequential(nn.Linear(3, 3), scripted(nn.ReLU()))
     engine = convert(model)
@@ -252,7 +252,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("make_model", "message"), REFUSED)
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_refused_models_are_unchanged(make_model: Any, message: str) -> None:
     model = make_model()
     before = [(id(item), item.dtype) for item in model.parameters()]

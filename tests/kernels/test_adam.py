@@ -312,14 +312,6 @@ def test_the_half_of_a_split_weight_is_bfloat16(implementation: str):
             run(*lists[:2], [copy], *lists[3:], make_steps(1), **adam_arguments())
 
 
-def test_one_device_is_needed():
-    # Among real devices alone: a call with a meta tensor goes to the fake kernel.
-    lists = [*make_lists(torch.float32, None, shapes=[(3,)]), make_steps(1)]
-    lists[3] = [lists[3][0].to("meta")]
-    with pytest.raises(RuntimeError, match=r"exp_avgs\[0\] is on meta; one device for all, here"):
-        operation("adam_step_", "reference")(*lists, **adam_arguments())
-
-
 @both_implementations
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -288,7 +288,7 @@ def loss_and_gradient(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 )
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_both_compile_as_a_whole(backend: str):
     logits, target = sample(103)
     torch._dynamo.reset()

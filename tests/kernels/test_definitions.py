@@ -1,5 +1,7 @@
 """Every operation is defined, checked by torch, and compiles."""
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from support.kernels import (
     sgd_arguments,
 )
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from lightning_mp.kernels.adam import adam_step_
 from lightning_mp.kernels.definitions import SCHEMAS
@@ -81,6 +84,57 @@ def test_every_operation_has_a_kernel_for_cpus(name: str):
     assert torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "CPU")
     registered = torch._C._dispatch_dump(qualified)
     assert "CompositeExplicitAutograd" in registered
+
+
+def run_natively(name: str, *arguments: Any, **settings: Any) -> Any:
+    """Call the kernel for CPUs; the dispatcher takes a tensor on the meta device elsewhere."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    return getattr(OPS, name).default.redispatch(keys, *arguments, **settings)
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "dispatcher": lambda name, *args, **settings: getattr(OPS, name)(*args, **settings),
+    "reference": lambda name, *args, **settings: REFERENCES[name](*args, **settings),
+    "native": run_natively,
+}
+
+
+def tensor_arguments(name: str) -> list[str]:
+    arguments = getattr(OPS, name).default._schema.arguments
+    return [item.name for item in arguments if "Tensor" in str(item.type)]
+
+
+@pytest.mark.parametrize(
+    "call", ["dispatcher", "reference", pytest.param("native", marks=requires_kernels)]
+)
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, item) for name in SCHEMAS for item in tensor_arguments(name)]
+)
+def test_two_devices_are_refused_before_anything_is_written(name: str, argument: str, call: str):
+    arguments, settings = sample_arguments()[name]
+    names = [item.name for item in getattr(OPS, name).default._schema.arguments]
+    given = dict(zip(names, arguments, strict=False)) | settings
+    what = argument
+    if isinstance(given[argument], list):
+        given[argument] = [given[argument][0], given[argument][1].to("meta"), *given[argument][2:]]
+        what = rf"{argument}\[1\]"
+    else:
+        given[argument] = (torch.ones(1) if given[argument] is None else given[argument]).to("meta")
+    tensors = [item for item in tree_leaves(given) if isinstance(item, Tensor) and item.is_cpu]
+    before = [tensor.clone() for tensor in tensors]
+    positional = [given.pop(item) for item in names if item in given and item not in settings]
+
+    with pytest.raises(
+        RuntimeError, match=f"lightning_mp::{name}: .* is on .*; one device"
+    ) as error:
+        CALLS[call](name, *positional, **given)
+
+    # A tensor that says where the others have to be is right by itself.
+    is_pivot = re.search(r"(\w+) is on cpu; one device for all, here meta", str(error.value))
+    assert re.search(f": {what} is on meta; one device for all, here cpu", str(error.value)) or (
+        is_pivot and call != "dispatcher" and is_pivot[1] != argument
+    )
+    assert same_bits(tensors, before)
 
 
 def two_passes(lists: list[list[Tensor]], norm: Tensor, factor: Tensor, flag: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ __all__ = [
     "FLOATING",
     "check_length",
     "check_lists",
+    "check_one_device",
     "check_range",
     "check_scalars",
     "check_share",
@@ -101,6 +102,28 @@ def check_scalars(
         _check_device(name, scalar_name, scalar, device)
 
 
+def check_one_device(name: str, arguments: Mapping[str, object]) -> None:
+    """Refuse tensors on the meta device beside tensors elsewhere.
+
+    Args:
+        name: The operation.
+        arguments: All its arguments by name.
+
+    Raises:
+        RuntimeError: If there is more than one device.
+    """
+    tensors: dict[str, Tensor] = {}
+    for argument, value in arguments.items():
+        if isinstance(value, Tensor):
+            tensors[argument] = value
+        elif isinstance(value, list | tuple):
+            tensors |= {f"{argument}[{index}]": item for index, item in enumerate(value)}
+    # Where the values are, if anywhere.
+    devices = sorted((item.device for item in tensors.values()), key=_is_meta)
+    for what, tensor in tensors.items():
+        _check_device(name, what, tensor, devices[0])
+
+
 def check_tensor(
     name: str,
     tensors: Mapping[str, Tensor | None],
@@ -185,6 +208,10 @@ def _refuse(name: str, found: str, needed: str) -> None:
 def _check_device(name: str, what: str, tensor: Tensor, device: torch.device) -> None:
     if tensor.device != device:
         _refuse(name, f"{what} is on {tensor.device}", f"one device for all, here {device},")
+
+
+def _is_meta(device: torch.device) -> bool:
+    return device.type == "meta"
 
 
 def _has_repeats(tensor: Tensor) -> bool:
