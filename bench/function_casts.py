@@ -9,10 +9,22 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchkit.cast_report import format_cast_report
-from benchkit.environment import TIMING_ALLOCATOR, describe_environment, thread_variables
+from benchkit.command_line import (
+    add_report_options,
+    make_parser,
+    positive_count,
+    publish,
+    require_linux,
+    require_output_folder,
+)
+from benchkit.environment import (
+    TIMING_ALLOCATOR,
+    describe_environment,
+    describe_load,
+    thread_variables,
+)
 from benchkit.worker import run_worker
 from benchkit.workload import WORKLOADS, make_workload
 
@@ -34,13 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = _make_parser()
     options = parser.parse_args(given)
-    if options.output is not None and not options.output.parent.is_dir():
-        parser.error(
-            f"--output = {options.output}; allowed: a file in a folder that exists; make "
-            f"{options.output.parent} first"
-        )
+    require_linux(parser)
+    require_output_folder(parser, options.output)
     command = shlex.join(["python", "bench/function_casts.py", *given])
-    load = os.getloadavg()[0]
+    load_at_start = os.getloadavg()[0]
     variables = {**TIMING_ALLOCATOR, **thread_variables(_NUM_THREADS)}
     shared = {
         "half_dtype": options.half_dtype,
@@ -63,18 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     environment = [
         *describe_environment(command, _NUM_THREADS),
         ("Half dtype", options.half_dtype),
-        ("Load average", f"{load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"),
+        describe_load(load_at_start),
     ]
     report = format_cast_report(environment, steps, op_costs)
-    print(report, end="")
-    if options.output is not None:
-        options.output.write_text(report)
+    publish(report, options.output)
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add(
         "--workloads",
@@ -84,9 +89,13 @@ def _make_parser() -> argparse.ArgumentParser:
         help=f"what is trained (default: {' '.join(_WORKLOADS)})",
     )
     add("--half-dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    add("--rounds", type=int, default=7, help="rounds that interleave all casts (default: 7)")
-    add("--output", type=Path, metavar="FILE.md", help="file to write the report to as well")
-    add("--smoke", action="store_true", help="tiny models and few steps, to try the benchmark")
+    add(
+        "--rounds",
+        type=positive_count,
+        default=7,
+        help="rounds that interleave all casts (default: 7)",
+    )
+    add_report_options(parser, "tiny models and few steps, to try the benchmark")
     return parser
 
 

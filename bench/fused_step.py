@@ -8,19 +8,27 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from benchkit.command_line import (
+    add_report_options,
+    make_parser,
+    positive_count,
+    publish,
+    require_kernels,
+    require_linux,
+    require_output_folder,
+)
 from benchkit.environment import (
     MEMORY_ALLOCATOR,
     TIMING_ALLOCATOR,
     describe_environment,
+    describe_load,
     thread_variables,
 )
 from benchkit.step_lists import STEP_LISTS
 from benchkit.step_report import format_step_report
 from benchkit.step_result import StepResult, StepRun
 from benchkit.worker import run_worker
-from lightning_mp.kernels.library import load_kernels
 
 __all__ = ["main"]
 
@@ -48,11 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (name, threads if name == "Threads" else value)
         for name, value in describe_environment(command, options.threads[0])
     ]
-    load = f"{load_at_start:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
-    report = format_step_report("The fused step", [*facts, ("Load average", load)], results)
-    print(report, end="")
-    if options.output is not None:
-        options.output.write_text(report)
+    report = format_step_report("The fused step", [*facts, describe_load(load_at_start)], results)
+    publish(report, options.output)
 
 
 def _measure(list_name: str, half_dtype: str, options: argparse.Namespace) -> StepResult:
@@ -80,49 +85,35 @@ def _measure(list_name: str, half_dtype: str, options: argparse.Namespace) -> St
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _make_parser()
     options = parser.parse_args(arguments)
-    if sys.platform != "linux":
-        parser.error(
-            f"platform = {sys.platform}; allowed: linux, for its allocator settings and process "
-            "memory; run it there"
-        )
-    if options.output is not None and not options.output.parent.is_dir():
-        parser.error(
-            f"--output = {options.output}; allowed: a file in a folder that exists; make "
-            f"{options.output.parent} first"
-        )
-    library = load_kernels()
-    if not library.is_loaded:
-        parser.error(f"kernels = reference (torch): {library.reason}; only compiled ones are timed")
+    require_linux(parser)
+    require_output_folder(parser, options.output)
+    require_kernels(parser)
     return options
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     cores = os.cpu_count() or 1
     default_threads = sorted({1, cores})
     add("--lists", nargs="+", choices=STEP_LISTS, default=STEP_LISTS, help="default: all")
     add("--half-dtypes", nargs="+", choices=_HALF_DTYPES, default=_HALF_DTYPES, help="default: all")
-    add("--rounds", type=_count, default=11, help="rounds that interleave everything (default: 11)")
+    add(
+        "--rounds",
+        type=positive_count,
+        default=11,
+        help="rounds that interleave everything (default: 11)",
+    )
     add(
         "--threads",
         nargs="+",
-        type=_count,
+        type=positive_count,
         default=default_threads,
         help="threads of each run; 1 is judged by processor time, more by wall time (default: "
         f"{' '.join(map(str, default_threads))})",
     )
-    add("--output", type=Path, metavar="FILE.md", help="file to write the report to as well")
-    add("--smoke", action="store_true", help="tiny lists and few rounds, to try the benchmark")
+    add_report_options(parser, "tiny lists and few rounds, to try the benchmark")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a whole number above 0")
-    return int(text)
 
 
 if __name__ == "__main__":

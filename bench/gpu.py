@@ -11,11 +11,15 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 
 import torch
 from packaging.version import Version
 
+from benchkit.command_line import (
+    add_report_options,
+    make_parser,
+    require_output_folder,
+)
 from benchkit.gpu_checks import CHECKS
 from benchkit.gpu_report import GpuFindings, format_gpu_report
 from benchkit.gpu_stages import Budget, run_checks, run_fits, run_steps, run_tests
@@ -119,9 +123,7 @@ def _describe(command: str, options: argparse.Namespace) -> list[tuple[str, str]
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="what is done (default: all)")
     add(
@@ -131,14 +133,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="time for everything; what does not fit in is left out (default: 8)",
     )
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --smoke")
-    add("--smoke", action="store_true", help="tiny sizes and few rounds, to try the script")
-    add("--output", type=Path, metavar="FILE.md", help="file to write the report to as well")
+    add_report_options(parser, "tiny sizes and few rounds, to try the script")
     options = parser.parse_args(arguments)
-    if options.output is not None and not options.output.parent.is_dir():
-        parser.error(
-            f"--output = {options.output}; allowed: a file in a folder that exists; make "
-            f"{options.output.parent} first"
-        )
+    require_output_folder(parser, options.output)
     if options.device == "cpu" and not options.smoke:
         parser.error("--device = cpu; allowed: cuda, or cpu with --smoke; bench/fused_step.py "
                      "times steps on CPUs")  # fmt: skip

@@ -9,13 +9,25 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchkit.environment import TIMING_ALLOCATOR, describe_environment, thread_variables
+from benchkit.command_line import (
+    add_report_options,
+    make_parser,
+    positive_count,
+    publish,
+    require_kernels,
+    require_linux,
+    require_output_folder,
+)
+from benchkit.environment import (
+    TIMING_ALLOCATOR,
+    describe_environment,
+    describe_load,
+    thread_variables,
+)
 from benchkit.norm_report import format_norm_report
 from benchkit.norm_taps import GRADIENT_DTYPES, MODELS
 from benchkit.worker import run_worker
-from lightning_mp.kernels.library import load_kernels
 
 __all__ = ["main"]
 
@@ -31,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parse(given)
     command = shlex.join(["python", "bench/norm_in_cache.py", *given])
-    load = os.getloadavg()[0]
+    load_at_start = os.getloadavg()[0]
     results = {
         (model, f"{gradient_dtype} gradients"): run_worker(
             "measure_norm_taps",
@@ -47,18 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     environment = [
         *describe_environment(command, _NUM_THREADS),
-        ("Load average", f"{load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"),
+        describe_load(load_at_start),
     ]
     report = format_norm_report(environment, results)
-    print(report, end="")
-    if options.output is not None:
-        options.output.write_text(report)
+    publish(report, options.output)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("--models", nargs="+", choices=MODELS, default=MODELS, help="default: all")
     add(
@@ -68,25 +76,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=GRADIENT_DTYPES,
         help="default: all",
     )
-    add("--rounds", type=_count, default=15, help="rounds that interleave all forms (default: 15)")
-    add("--output", type=Path, metavar="FILE.md", help="file to write the report to as well")
-    add("--smoke", action="store_true", help="tiny models and few rounds, to try the benchmark")
+    add(
+        "--rounds",
+        type=positive_count,
+        default=15,
+        help="rounds that interleave all forms (default: 15)",
+    )
+    add_report_options(parser, "tiny models and few rounds, to try the benchmark")
     options = parser.parse_args(arguments)
-    if options.output is not None and not options.output.parent.is_dir():
-        parser.error(
-            f"--output = {options.output}; allowed: a file in a folder that exists; make "
-            f"{options.output.parent} first"
-        )
-    library = load_kernels()
-    if not library.is_loaded:
-        parser.error(f"kernels = reference (torch): {library.reason}; only compiled ones are timed")
+    require_linux(parser)
+    require_output_folder(parser, options.output)
+    require_kernels(parser)
     return options
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a whole number above 0")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,22 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchkit.column import DEFAULT_COLUMNS, PRECISIONS, SMOKE_COLUMNS, parse_column
+from benchkit.command_line import (
+    add_report_options,
+    make_parser,
+    positive_count,
+    publish,
+    require_linux,
+    require_output_folder,
+)
 from benchkit.environment import (
     MEMORY_ALLOCATOR,
     TIMING_ALLOCATOR,
     describe_environment,
+    describe_load,
     thread_variables,
 )
 from benchkit.report import WorkloadResult, format_report
@@ -47,11 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     load_at_start = os.getloadavg()[0]
     results = [_measure(name, options) for name in options.workloads]
-    load = f"{load_at_start:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
-    report = format_report([*environment, ("Load average", load)], results)
-    print(report, end="")
-    if options.output is not None:
-        options.output.write_text(report)
+    report = format_report([*environment, describe_load(load_at_start)], results)
+    publish(report, options.output)
 
 
 def _measure(workload: str, options: argparse.Namespace) -> WorkloadResult:
@@ -93,16 +98,8 @@ def _measure(workload: str, options: argparse.Namespace) -> WorkloadResult:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _make_parser()
     options = parser.parse_args(arguments)
-    if sys.platform != "linux":
-        parser.error(
-            f"platform = {sys.platform}; allowed: linux, for its allocator settings and process "
-            "memory; run it there"
-        )
-    if options.output is not None and not options.output.parent.is_dir():
-        parser.error(
-            f"--output = {options.output}; allowed: a file in a folder that exists; make "
-            f"{options.output.parent} first"
-        )
+    require_linux(parser)
+    require_output_folder(parser, options.output)
     for name, (full, smoke) in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, smoke if options.smoke else full)
@@ -110,9 +107,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("--workloads", nargs="+", choices=WORKLOADS, help=_help("workloads", "what is trained"))
     add(
@@ -122,22 +117,25 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=_help("columns", f"{', '.join(PRECISIONS)}, each with or without '/fused'"),
     )
-    add("--steps", type=_count, help=_help("steps", "timed steps of a fit, after two to warm up"))
-    add("--rounds", type=_count, help=_help("rounds", "rounds that interleave all columns"))
+    add(
+        "--steps",
+        type=positive_count,
+        help=_help("steps", "timed steps of a fit, after two to warm up"),
+    )
+    add("--rounds", type=positive_count, help=_help("rounds", "rounds that interleave all columns"))
     add(
         "--quality-steps",
-        type=_count,
+        type=positive_count,
         help=_help("quality_steps", "steps of the fit that gives loss, accuracy and memory"),
     )
-    add("--threads", type=_count, default=1, help="threads of torch (default: 1)")
+    add("--threads", type=positive_count, default=1, help="threads of torch (default: 1)")
     add(
         "--max-cpu-seconds",
         type=float,
         default=150.0,
         help="a fit that takes more processor time ends early: fp16 on most CPUs (default: 150)",
     )
-    add("--output", type=Path, metavar="FILE.md", help="file to write the report to as well")
-    add("--smoke", action="store_true", help="tiny models and few steps, to try the benchmark")
+    add_report_options(parser, "tiny models and few steps, to try the benchmark")
     return parser
 
 
@@ -151,12 +149,6 @@ def _column(name: str) -> str:
         return parse_column(name).name
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a whole number above 0")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -3,22 +3,35 @@
 ``python bench/subnormals.py`` prints a Markdown report; ``bench/README.md`` says how to read it.
 """
 
-import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchkit.environment import TIMING_ALLOCATOR, describe_environment, thread_variables
+from benchkit.command_line import (
+    add_report_options,
+    make_parser,
+    positive_count,
+    publish,
+    require_kernels,
+    require_linux,
+    require_output_folder,
+)
+from benchkit.environment import (
+    TIMING_ALLOCATOR,
+    describe_environment,
+    describe_load,
+    thread_variables,
+)
 from benchkit.subnormal_times import INPUTS
 from benchkit.table import format_table
 from benchkit.worker import run_worker
-from lightning_mp.kernels.library import load_kernels
 
 __all__ = ["main"]
 
 _ISAS = ("base", "avx2", "avx512")
 _HALF_DTYPES = ("bfloat16", "float16")
+_NUM_ROUNDS = 31
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,24 +41,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command-line arguments; those of the process by default.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of each input (default: 31)")
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "--rounds", type=positive_count, help="rounds of each input (default: 31; 1 with --smoke)"
+    )
     parser.add_argument("--isas", nargs="+", choices=_ISAS, help="default: all that are here")
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="file for the report")
+    add_report_options(parser, "one round, to try the benchmark")
     options = parser.parse_args(given)
-    library = load_kernels()
-    if not library.is_loaded:
-        parser.error(f"kernels = reference (torch): {library.reason}; only compiled ones are timed")
-    facts = describe_environment(shlex.join(["python", "bench/subnormals.py", *given]), 1)
-    lines = ["# Subnormal numbers", "", *(f"- {name}: {value}" for name, value in facts), ""]
-    # The widest that this machine has is the one in use; it has the narrower ones too.
-    for isa in options.isas or _ISAS[: _ISAS.index(library.isa) + 1]:
-        for half_dtype in _HALF_DTYPES:
-            lines += [f"## {isa}, {half_dtype}", "", _table(isa, half_dtype, options.rounds), ""]
-    report = "\n".join(lines)
-    print(report)
-    if options.output is not None:
-        options.output.write_text(report)
+    require_linux(parser)
+    require_output_folder(parser, options.output)
+    widest = require_kernels(parser)
+    num_rounds = options.rounds or (1 if options.smoke else _NUM_ROUNDS)
+    load_at_start = os.getloadavg()[0]
+    tables = {
+        (isa, half_dtype): _table(isa, half_dtype, num_rounds)
+        # The widest that this machine has is the one in use; it has the narrower ones too.
+        for isa in options.isas or _ISAS[: _ISAS.index(widest) + 1]
+        for half_dtype in _HALF_DTYPES
+    }
+    facts = [
+        *describe_environment(shlex.join(["python", "bench/subnormals.py", *given]), 1),
+        describe_load(load_at_start),
+    ]
+    lines = ["# Subnormal numbers", "", *(f"- {name}: {value}" for name, value in facts)]
+    for (isa, half_dtype), table in tables.items():
+        lines += ["", f"## {isa}, {half_dtype}", "", table]
+    publish("\n".join([*lines, ""]), options.output)
 
 
 def _table(isa: str, half_dtype: str, num_rounds: int) -> str:

@@ -9,7 +9,13 @@ from pathlib import Path
 from lightning_mp.__about__ import __version__
 from lightning_mp.kernels.capability import describe_kernels
 
-__all__ = ["MEMORY_ALLOCATOR", "TIMING_ALLOCATOR", "describe_environment", "thread_variables"]
+__all__ = [
+    "MEMORY_ALLOCATOR",
+    "TIMING_ALLOCATOR",
+    "describe_environment",
+    "describe_load",
+    "thread_variables",
+]
 
 # Freed memory stays with the process. By default glibc gives tensors above 32 MiB back at every
 # free, and a step then pays for page faults, some columns more than others.
@@ -62,6 +68,18 @@ def describe_environment(command: str, num_threads: int) -> list[tuple[str, str]
         ("Timing allocator", _shown(TIMING_ALLOCATOR)),
         ("Memory allocator", _shown(MEMORY_ALLOCATOR)),
     ]
+
+
+def describe_load(at_start: float) -> tuple[str, str]:
+    """Say how busy the machine was, by its load averages over a minute.
+
+    Args:
+        at_start: That before the first measurement; the other is taken now.
+
+    Returns:
+        Name and value.
+    """
+    return "Load average", f"{at_start:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
 
 
 def _shown(variables: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -83,10 +83,7 @@ def measure_step_times(
         num_rounds,
         deadline,
     )
-    title = f"{list_name}, {half_dtype}, {num_threads} threads"
-    for name in (*jobs, *streams):
-        best = min(item["wall"] for item in times[name])
-        print(f"{title}: {name:<24} best {best * 1e3:9.2f} ms wall", file=sys.stderr)
+    _tell(f"{list_name}, {half_dtype}, {num_threads} threads", times, (*jobs, *streams))
     ratio = tensors.numel / stream_numel(tensors.numel)
     return {
         "num_tensors": len(shapes),
@@ -96,6 +93,15 @@ def measure_step_times(
         "streams": {name: [_scaled(item, ratio) for item in times[name]] for name in STREAM_BYTES},
         "in_cache": _in_cache(times, tensors.numel),
     }
+
+
+def _tell(
+    title: str, times: Mapping[str, Sequence[Mapping[str, float]]], names: Iterable[str]
+) -> None:
+    """Show what was measured, beside the report."""
+    for name in names:
+        best = min(item["wall"] for item in times[name])
+        print(f"{title}: {name:<24} best {best * 1e3:9.2f} ms wall", file=sys.stderr)
 
 
 def _cached_jobs(half_dtype: torch.dtype) -> dict[str, _Job]:

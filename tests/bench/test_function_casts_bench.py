@@ -1,30 +1,16 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from function_casts import main
+from support.bench import run_benchmark
 
 from benchkit.casts import CASTS
 from lightning_mp.amp.native_casts import native_status
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not native_status(("cpu",))[0], reason="the native library was not built")
 def test_a_smoke_run_writes_its_report(tmp_path):
     output = tmp_path / "report.md"
-    process = subprocess.run(
-        [sys.executable, ROOT / "bench" / "function_casts.py", "--smoke", "--output", output],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = output.read_text()
-    assert process.stdout == report
+    report, _ = run_benchmark("function_casts.py", ["--smoke"], output)
     assert report.count("\n## ") == 5
     for name in CASTS:
         assert report.count(f"\n| {name} |") == 4
@@ -36,7 +22,6 @@ def test_a_smoke_run_writes_its_report(tmp_path):
     [
         (["--workloads", "vgg"], "invalid choice: 'vgg'"),
         (["--half-dtype", "float8"], "invalid choice: 'float8'"),
-        (["--output", "absent/report.md"], "make absent first"),
     ],
 )
 def test_wrong_arguments_end_before_anything_runs(arguments, message, capsys):

@@ -1,12 +1,8 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import gpu
 import pytest
 import torch
 from gpu import main, missing
+from support.bench import run_benchmark
 
 from benchkit import gpu_stages
 from benchkit.gpu_fits import measure_fits
@@ -16,22 +12,12 @@ from benchkit.step_forms import APEX_ORDER, OURS
 from benchkit.step_times import CALLS
 from lightning_mp.kernels.library import load_kernels
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.mark.slow
 def test_a_smoke_run_writes_its_report(tmp_path):
     output = tmp_path / "report.md"
-    options = ["--device", "cpu", "--smoke", "--parts", "checks", "fits", "--output", str(output)]
-    process = subprocess.run(
-        [sys.executable, ROOT / "bench" / "gpu.py", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = output.read_text()
-    assert process.stdout == report
+    options = ["--device", "cpu", "--smoke", "--parts", "checks", "fits"]
+    report, _ = run_benchmark("gpu.py", options, output)
     assert "## Checks: 12 passed, 5 not here" in report
     assert "Device: CPU: this only tries the script" in report
     assert "| O2-bf16 |" in report
