@@ -13,9 +13,10 @@ CONFIG ?= configs/digits_o2.yaml
 ARGS ?=
 JOBS ?= 2
 
-NATIVE_SOURCES := $(foreach suffix,cpp cu cuh h inc,$(wildcard csrc/*/*.$(suffix)))
+NATIVE_SOURCES := $(foreach suffix,cpp cu cuh h inc,$(wildcard csrc/*/*.$(suffix) csrc/*/*/*.$(suffix)))
 PIP_INSTALL = -m pip install --constraint $(CONSTRAINTS)
 # One file runs in one process, so that a fixture of a module is made once.
+# Tests of fl change their process for good: they run alone, and the others without them.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -33,9 +34,11 @@ test: install  ## pass the whole test suite, fast tests first
 
 test-fast: install  ## pass the tests that are not marked slow
 	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" tests/fl
 
 test-slow: install  ## pass the tests that are marked slow
 	$(PYTEST) -m slow
+	$(PYTEST) -m slow tests/fl
 
 lint: install  ## check format, lint, types, layers and spelling
 	bash .ci/run lint

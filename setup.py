@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,14 @@ CUDA_VARIABLE = "LIGHTNING_MP_CUDA"
 SOURCES = Path("csrc")
 # What it means that a library is not there.
 CONSEQUENCES = {
-    "lightning_mp._O1": "O1 then casts in Python",
-    "lightning_mp._C": "steps then run as torch operations",
+    "lightning_mp._O1": "O1 then casts in Python, which is slower",
+    "lightning_mp._C": "steps then run as torch operations, which is slower",
+    "lightning_mp._fl": "there is then no device fl",
 }
 O1_FOLDERS = ("o1",)
+FL_FOLDERS = ("fl", "fl/bind", "fl/dispatch", "fl/memory", "fl/operators", "fl/runtime")
+# Minor versions of torch that the device works with; it uses what is private there.
+FL_TORCH_MINORS = ("2.13",)
 KERNEL_FOLDERS = ("bind", "common", "cpu", "cuda", "functors")
 # Files of bind/ that only the kernels for GPUs need.
 CUDA_PREFIX = "cuda_"
@@ -38,12 +42,14 @@ KERNELS_PREFIX = "kernels_"
 
 # The kernels use torch's stable ABI alone, as it is since this release: 2.10.
 STABLE_ABI = "0x020a000000000000"
+COMMON_FLAGS = ["-std=c++20", "-O2", "-g0", "-fPIC", "-fvisibility=hidden"]
 KERNEL_FLAGS = [
-    *("-std=c++20", "-O2", "-g0", "-fPIC", "-fvisibility=hidden"),
+    *COMMON_FLAGS,
     # Every instruction set, and a GPU, has to round alike.
     *("-ffp-contract=off", "-fno-math-errno"),
     f"-DTORCH_TARGET_VERSION={STABLE_ABI}",
 ]
+FL_FLAGS = [*COMMON_FLAGS, "-DAT_PER_OPERATOR_HEADERS"]
 # Files that are built for more than the least machine; which of them runs is chosen at run time.
 ISA_FLAGS = {
     "kernels_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
@@ -63,7 +69,7 @@ def without_native(reason: str, names: Iterable[str] = CONSEQUENCES) -> None:
     """
     print(
         f"warning: lightning_mp is built without its native library ({', '.join(names)}): "
-        f"{reason}; {' and '.join(CONSEQUENCES[name] for name in names)}, which is slower",
+        f"{reason}; {'; '.join(CONSEQUENCES[name] for name in names)}",
         file=sys.stderr,
     )
 
@@ -114,19 +120,38 @@ def o1_extension(cpp_extension: Any) -> Any:
     )
 
 
-def kernel_extension() -> Extension:
-    """Describe ``lightning_mp._C``, a library of operators that no Python API is linked into.
+def plain_extension(name: str, folders: tuple[str, ...]) -> Extension:
+    """Describe a library of operators that no Python API is linked into.
+
+    Args:
+        name: Its name.
+        folders: Folders in ``csrc``.
 
     Returns:
         The extension.
     """
     return Extension(
-        "lightning_mp._C",
-        [path.as_posix() for path in sources(KERNEL_FOLDERS, {".cpp"})],
-        depends=[
-            path.as_posix() for path in sources(KERNEL_FOLDERS, {".h", ".inc", ".cu", ".cuh"})
-        ],
+        name,
+        [path.as_posix() for path in sources(folders, {".cpp"})],
+        depends=[path.as_posix() for path in sources(folders, {".h", ".inc", ".cu", ".cuh"})],
     )
+
+
+def fl_extensions() -> list[Extension]:
+    """Describe ``lightning_mp._fl``, and say so if this torch is none that it is written for.
+
+    Returns:
+        The extension, or nothing.
+    """
+    import torch
+
+    minor = ".".join(torch.__version__.split(".")[:2])
+    if minor in FL_TORCH_MINORS:
+        return [plain_extension("lightning_mp._fl", FL_FOLDERS)]
+    without_native(
+        f"torch {minor} is not one of {', '.join(FL_TORCH_MINORS)}", ["lightning_mp._fl"]
+    )
+    return []
 
 
 def find_nvcc(cpp_extension: Any) -> str | None:
@@ -203,7 +228,7 @@ def join_sources(files: list[Path], folder: Path) -> list[Path]:
 
 
 def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Path) -> None:
-    """Compile the files of ``lightning_mp._C`` side by side, and link them.
+    """Build ``lightning_mp._C``.
 
     Args:
         compiler: Command of the C++ compiler.
@@ -221,29 +246,79 @@ def build_kernels(compiler: str, cpp_extension: Any, objects: Path, library: Pat
     host = ["-ccbin", command[0]] if len(command) == 1 else []
     is_x86 = platform.machine() in {"x86_64", "AMD64"}
 
-    def compile_file(path: Path) -> str:
-        target = objects / path.parent.name / f"{path.name}.o"
-        target.parent.mkdir(parents=True, exist_ok=True)
+    def tool_for(path: Path) -> list[str]:
         if path.suffix == ".cu":
-            tool = [str(nvcc), *host, *NVCC_FLAGS, *gencode, f"-I{SOURCES}"]
-        else:
-            isa = ISA_FLAGS.get(path.name, []) if is_x86 else []
-            tool = [*command, *KERNEL_FLAGS, *isa, *includes]
-        run([*tool, "-c", str(path), "-o", str(target)])
-        return str(target)
+            return [str(nvcc), *host, *NVCC_FLAGS, *gencode, f"-I{SOURCES}"]
+        isa = ISA_FLAGS.get(path.name, []) if is_x86 else []
+        return [*command, *KERNEL_FLAGS, *isa, *includes]
 
     files = sources(KERNEL_FOLDERS, {".cpp", ".cu"} if nvcc else {".cpp"})
     if not nvcc:
         files = [path for path in files if not path.name.startswith(CUDA_PREFIX)]
+    compiled = compile_files(join_sources(files, objects / "joined"), tool_for, objects)
+    # nvcc adds the CUDA runtime, which is linked statically.
+    link([nvcc, *host] if nvcc else command, compiled, cpp_extension, library)
+
+
+def build_fl(compiler: str, cpp_extension: Any, objects: Path, library: Path) -> None:
+    """Build ``lightning_mp._fl``.
+
+    Args:
+        compiler: Command of the C++ compiler.
+        cpp_extension: The module ``torch.utils.cpp_extension``.
+        objects: Folder for the object files.
+        library: Path of the library.
+    """
+    command = shlex.split(compiler)
+    includes = [f"-I{SOURCES}", *(f"-isystem{path}" for path in cpp_extension.include_paths())]
+    includes.append(f"-DLIGHTNING_MP_SOURCE_DIGEST={digest(FL_FOLDERS)}")
+    files = join_sources(sources(FL_FOLDERS, {".cpp"}), objects / "joined")
+    compiled = compile_files(files, lambda _: [*command, *FL_FLAGS, *includes], objects)
+    link(command, compiled, cpp_extension, library)
+
+
+def compile_files(
+    files: list[Path], tool_for: Callable[[Path], list[str]], objects: Path
+) -> list[str]:
+    """Compile files side by side.
+
+    Args:
+        files: Sources, what takes longest first.
+        tool_for: Gives the compiler of a file, with its arguments.
+        objects: Folder for the object files.
+
+    Returns:
+        Paths of the object files.
+    """
+
+    def compile_file(path: Path) -> str:
+        target = objects / path.parent.name / f"{path.name}.o"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        run([*tool_for(path), "-c", str(path), "-o", str(target)])
+        return str(target)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled = list(pool.map(compile_file, join_sources(files, objects / "joined")))
+        return list(pool.map(compile_file, files))
+
+
+def link(linker: list[str], compiled: list[str], cpp_extension: Any, library: Path) -> None:
+    """Link object files to a library that uses torch.
+
+    Args:
+        linker: Command that links.
+        compiled: Paths of object files.
+        cpp_extension: The module ``torch.utils.cpp_extension``.
+        library: Path of the library.
+    """
     library.parent.mkdir(parents=True, exist_ok=True)
     # libtorch brings in what libtorch_cuda has where there is one; libtorch_cpu alone does not.
-    torch = ["-Xlinker", "--no-as-needed", "-ltorch", "-ltorch_cpu"]
+    torch = ["-Xlinker", "--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
     folders = [f"-L{path}" for path in cpp_extension.library_paths()]
-    # nvcc adds the CUDA runtime, which is linked statically.
-    linker = [nvcc, *host] if nvcc else command
     run([*linker, "-shared", "-o", str(library), *compiled, *folders, *torch])
+
+
+# Libraries that setuptools would link to Python.
+PLAIN_BUILDS = {"lightning_mp._C": build_kernels, "lightning_mp._fl": build_fl}
 
 
 def run(command: list[str]) -> None:
@@ -292,18 +367,20 @@ def forgiving(build_ext: type, cpp_extension: Any) -> type:
 
         def build_extension(self, extension: Extension) -> None:
             try:
-                if extension.name == "lightning_mp._C":
-                    self.build_kernels(extension)
-                else:
+                build = PLAIN_BUILDS.get(extension.name)
+                if build is None:
                     super().build_extension(extension)
+                else:
+                    self.build_plain(extension, build)
             # One library is of use without the other.
             except Exception as error:
                 self.failures[extension.name] = error
 
-        def build_kernels(self, extension: Extension) -> None:
+        def build_plain(self, extension: Extension, build: Callable[..., None]) -> None:
             library = Path(self.get_ext_fullpath(extension.name))
             compiler = cpp_extension.get_cxx_compiler()
-            build_kernels(compiler, cpp_extension, Path(self.build_temp, "kernels"), library)
+            objects = Path(self.build_temp, extension.name.rpartition(".")[2])
+            build(compiler, cpp_extension, objects, library)
 
     return BuildOrLeaveOut
 
@@ -330,7 +407,11 @@ def native_options() -> dict[str, Any]:
         without_native(f"no C++ compiler ({compiler!r} is not on PATH; CXX names another)")
         return {}
     return {
-        "ext_modules": [o1_extension(cpp_extension), kernel_extension()],
+        "ext_modules": [
+            o1_extension(cpp_extension),
+            plain_extension("lightning_mp._C", KERNEL_FOLDERS),
+            *fl_extensions(),
+        ],
         "cmdclass": {"build_ext": forgiving(cpp_extension.BuildExtension, cpp_extension)},
     }
 

@@ -1,15 +1,15 @@
 """Mixed precision, fused kernels, heterogeneous devices and batch-size control for Lightning.
 
 Importing this package teaches the stock Trainer and Fabric the opt levels (``precision="O2"``),
-unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp`` and ``lightning_mp.optim`` work
-where Lightning is not installed. Everything else works with ``lightning`` or with
+unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp``, ``lightning_mp.fl`` and
+``lightning_mp.optim`` work where Lightning is not installed. Everything else works with ``lightning`` or with
 ``pytorch_lightning``: the one imported before, else ``lightning`` if it is installed, or the one
 that ``LIGHTNING_MP_PACKAGE`` names.
 """
 
 from typing import TYPE_CHECKING, NoReturn
 
-from lightning_mp import amp, optim
+from lightning_mp import amp, fl, optim
 from lightning_mp.__about__ import __version__
 from lightning_mp.lightning_package import PACKAGE
 
@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "amp",
     "callbacks",
+    "fl",
     "install",
     "optim",
     "uninstall",

@@ -13,6 +13,9 @@ import pytest
 collect_ignore = ["standalone_script.py"]
 
 ROOT = Path(__file__).parents[1]
+# These tests activate the device fl, which changes torch.accelerator, and allocations on the CPU, for
+# the rest of their process.
+FL_TESTS = ROOT / "tests" / "fl"
 NOT_SOURCES = shutil.ignore_patterns(
     ".git",
     ".venv*",
@@ -25,6 +28,16 @@ NOT_SOURCES = shutil.ignore_patterns(
     "*_logs",
     "*.so",
 )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect the tests of fl only where nothing else is: ``pytest tests/fl``."""
+    if not collection_path.is_relative_to(FL_TESTS):
+        return None
+    asked = (argument.partition("::")[0] for argument in config.args)
+    folder = config.invocation_params.dir
+    is_alone = all((folder / path).resolve().is_relative_to(FL_TESTS) for path in asked)
+    return None if is_alone else True
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,12 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-import torch
-
 from lightning_mp.amp.dispatcher_ops import STOCK_DIFFERENCES, dispatcher_ops
+from lightning_mp.native_build import explain_load_failure, explain_missing, explain_wrong_torch
 
 __all__ = ["NativeSlots", "load_native_library", "native_report"]
 
 _NAME = "lightning_mp._O1"
-_REMEDY = "install lightning_mp with --no-build-isolation where torch and a C++ compiler are"
 
 
 class NativeSlots(NamedTuple):
@@ -46,17 +44,13 @@ def load_native_library() -> tuple[ModuleType | None, str]:
     except ModuleNotFoundError as error:
         if error.name != _NAME:
             raise
-        return None, f"{_NAME} is not built; {_REMEDY}"
+        return None, explain_missing(_NAME)
     except ImportError as error:
-        # A missing symbol is how a library shows that it was linked to another torch.
-        return None, (
-            f"{_NAME} does not load with torch {torch.__version__} "
-            f"({str(error).splitlines()[0]}); {_REMEDY}"
-        )
-    built_for = library.TORCH_VERSION
-    if _minor(built_for) != _minor(torch.__version__):
-        return None, f"{_NAME} was built for torch {built_for}, not {torch.__version__}; {_REMEDY}"
-    return library, f"{_NAME} built for torch {built_for}"
+        return None, explain_load_failure(_NAME, error)
+    problem = explain_wrong_torch(_NAME, library.TORCH_VERSION)
+    if problem is not None:
+        return None, problem
+    return library, f"{_NAME} built for torch {library.TORCH_VERSION}"
 
 
 def native_report() -> list[NativeSlots]:
@@ -86,7 +80,3 @@ def native_report() -> list[NativeSlots]:
             )
         )
     return report
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]

@@ -11,6 +11,7 @@ import torch
 from lightning_mp.__about__ import __version__
 from lightning_mp.amp.native_library import load_native_library, native_report
 from lightning_mp.connector import NO_PATCH_VARIABLE, is_opted_out, patched_objects
+from lightning_mp.fl.library import load_fl_library
 from lightning_mp.kernels.capability import KernelStatus, describe_kernels
 from lightning_mp.lightning_package import PACKAGE
 
@@ -36,7 +37,7 @@ def collect_info() -> dict[str, Any]:
     return {
         "versions": _versions(),
         "devices": devices,
-        "kernels": [status._asdict() for status in (*describe_kernels(check=True), *_o1_casts())],
+        "kernels": [status._asdict() for status in _kernels()],
         "patches": _patches(),
         "never_ran_here": _never_ran_here({device["type"] for device in devices}),
     }
@@ -115,6 +116,16 @@ def _device_name(device_type: str, index: int) -> str:
     module = torch.get_device_module(device_type)
     get_name = getattr(module, "get_device_name", None)
     return get_name(index) if get_name is not None else platform.machine()
+
+
+def _kernels() -> list[KernelStatus]:
+    return [*describe_kernels(check=True), _fl_device(), *_o1_casts()]
+
+
+def _fl_device() -> KernelStatus:
+    library = load_fl_library()
+    implementation = "C++ library" if library.is_loaded else "not available"
+    return KernelStatus("Device fl", implementation, library.reason)
 
 
 def _o1_casts() -> list[KernelStatus]:

@@ -10,11 +10,11 @@ import torch
 
 from lightning_mp.kernels.definitions import LIBRARY
 from lightning_mp.kernels.reference import REFERENCES
+from lightning_mp.native_build import explain_load_failure, explain_missing
 
 __all__ = ["NativeLibrary", "load_kernels"]
 
 _NAME = "lightning_mp._C"
-_REMEDY = "install lightning_mp with --no-build-isolation where torch and a C++ compiler are"
 _NO_NATIVE_VARIABLE = "LIGHTNING_MP_NO_NATIVE"
 
 
@@ -57,15 +57,11 @@ def load_kernels() -> NativeLibrary:
         return NativeLibrary(False, f"{_NO_NATIVE_VARIABLE} = {switch!r}")
     spec = importlib.util.find_spec(_NAME)
     if spec is None or spec.origin is None:
-        return NativeLibrary(False, f"{_NAME} is not built; {_REMEDY}")
+        return NativeLibrary(False, explain_missing(_NAME))
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
-        # A missing symbol is how a library shows that this torch is older than it needs.
-        said = str(error).splitlines()[0]
-        return NativeLibrary(
-            False, f"{_NAME} does not load with torch {torch.__version__} ({said}); {_REMEDY}"
-        )
+        return NativeLibrary(False, explain_load_failure(_NAME, error))
     library = ctypes.CDLL(spec.origin)
     isa = _text(library.lightning_mp_isa)
     if isa.startswith("LIGHTNING_MP_ISA"):

@@ -5,12 +5,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.native import has_compiler
+from support.native import builds_fl, has_compiler
 
 from lightning_mp.amp.native_library import load_native_library
+from lightning_mp.fl.library import load_fl_library
 from lightning_mp.kernels.library import load_kernels
 
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler, or opted out")
+needs_fl = pytest.mark.skipif(not builds_fl(), reason="no C++ compiler, or another torch")
 BUILD = "in a checkout: python setup.py build_ext --inplace"
 
 
@@ -43,6 +45,14 @@ def test_the_kernels_are_built_of_these_sources_where_a_compiler_is(repo_root: P
     assert library.is_loaded, f"{library.reason}; {BUILD}"
     expected = digest(repo_root, "bind", "common", "cpu", "cuda", "functors")
     assert library.source_digest == expected, BUILD
+
+
+@needs_fl
+def test_the_device_is_built_of_these_sources_where_a_compiler_is(repo_root: Path):
+    library = load_fl_library()
+    assert library.is_loaded, f"{library.reason}; {BUILD}"
+    folders = ("fl", "fl/bind", "fl/dispatch", "fl/memory", "fl/operators", "fl/runtime")
+    assert digest(repo_root, *folders) == library.source_digest, BUILD
 
 
 def test_the_library_is_not_tracked(repo_root: Path):

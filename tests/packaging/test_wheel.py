@@ -12,7 +12,7 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
-from support.native import has_compiler
+from support.native import builds_fl, has_compiler
 
 import lightning_mp
 
@@ -36,6 +36,14 @@ casts = FunctionCasts(torch.bfloat16, device_types=("cpu",))
 with casts.context():
     assert torch.ones(3).bfloat16().exp().dtype is torch.float32
 print(casts.implementation, casts.reason)
+"""
+
+CHECK_FL = """
+import torch, lightning_mp
+try:
+    print(torch.ones(3, device=lightning_mp.fl.device(0)).sum().item())
+except RuntimeError as error:
+    print(error)
 """
 
 CHECK_KERNELS = """
@@ -119,7 +127,8 @@ def test_wheel_is_complete_and_works_outside_the_repository(
         metadata = message_from_bytes(archive.read(metadata_name))
     info = metadata_name.removesuffix("METADATA")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    native = {f"lightning_mp/{name}{suffix}" for name in ("_O1", "_C") if has_compiler()}
+    built = [*(["_O1", "_C"] if has_compiler() else []), *(["_fl"] if builds_fl() else [])]
+    native = {f"lightning_mp/{name}{suffix}" for name in built}
     assert {n for n in names if not n.startswith(info)} == expected | native
     assert f"{info}licenses/LICENSE" in names
     assert metadata["Name"] == "lightning-mp"
@@ -144,6 +153,8 @@ def test_wheel_is_complete_and_works_outside_the_repository(
     assert run(python, "-c", CHECK_CASTS, cwd=outside).startswith(implementation)
     implementation = "native" if has_compiler() else "reference"
     assert run(python, "-c", CHECK_KERNELS, cwd=outside).startswith(implementation)
+    expected = "3.0" if builds_fl() else "device type fl = not available; lightning_mp._fl is not"
+    assert run(python, "-c", CHECK_FL, cwd=outside).startswith(expected)
 
 
 def write_failing_compiler(folder: Path) -> Path:
@@ -191,3 +202,5 @@ def test_a_build_without_the_library_warns_once_and_works(
     assert said.startswith("python lightning_mp._O1 is not built; install lightning_mp with")
     said = run(python, "-c", CHECK_KERNELS, cwd=Path("/"))
     assert said.startswith("reference lightning_mp._C is not built; install lightning_mp with")
+    said = run(python, "-c", CHECK_FL, cwd=Path("/"))
+    assert said.startswith("device type fl = not available; lightning_mp._fl is not built; install")

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+import torch
 from torch.utils.cpp_extension import get_cxx_compiler
 
 from lightning_mp.amp.native_installation import INSTALLATION
@@ -20,6 +21,11 @@ def has_compiler() -> bool:
     """Tell whether setup.py builds the library here."""
     is_wanted = os.environ.get("LIGHTNING_MP_NO_NATIVE", "0") in {"", "0"}
     return is_wanted and shutil.which(get_cxx_compiler().split()[0]) is not None
+
+
+def builds_fl() -> bool:
+    """Tell whether setup.py builds the device fl here: only for the torch that it is written for."""
+    return has_compiler() and torch.__version__.split(".")[:2] == ["2", "13"]
 
 
 @pytest.fixture(autouse=True, scope="module")
