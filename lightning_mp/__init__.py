@@ -2,9 +2,9 @@
 
 Importing this package teaches the stock Trainer and Fabric the opt levels (``precision="O2"``),
 unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp``, ``lightning_mp.fl`` and
-``lightning_mp.optim`` work where Lightning is not installed. Everything else works with ``lightning`` or with
-``pytorch_lightning``: the one imported before, else ``lightning`` if it is installed, or the one
-that ``LIGHTNING_MP_PACKAGE`` names.
+``lightning_mp.optim`` work where Lightning is not installed. Everything else works with
+``lightning`` or with ``pytorch_lightning``: the one imported before, else ``lightning`` if it is
+installed, or the one that ``LIGHTNING_MP_PACKAGE`` names.
 """
 
 from typing import TYPE_CHECKING, NoReturn

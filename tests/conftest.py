@@ -13,8 +13,8 @@ import pytest
 collect_ignore = ["standalone_script.py"]
 
 ROOT = Path(__file__).parents[1]
-# These tests activate the device fl, which changes torch.accelerator, and allocations on the CPU, for
-# the rest of their process.
+# These tests activate the device fl, which changes torch.accelerator, and allocations on the CPU,
+# for the rest of their process.
 FL_TESTS = ROOT / "tests" / "fl"
 NOT_SOURCES = shutil.ignore_patterns(
     ".git",

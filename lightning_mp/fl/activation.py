@@ -123,7 +123,9 @@ def _check_slot(operators: object) -> None:
 def _add_device(operators: object, spec: DeviceSpec) -> None:
     limit_bytes = int(spec.memory_fraction * spec.memory_bytes) if spec.memory_bytes else -1
     dtypes = sorted(str(dtype).removeprefix("torch.") for dtype in spec.dtypes or ())
-    native = torch.device(spec.native_type, *([spec.native_index] if spec.native_type != "cpu" else []))
+    native = torch.device(
+        spec.native_type, *([spec.native_index] if spec.native_type != "cpu" else [])
+    )
     operators.add_device(  # type: ignore[attr-defined]  # an operator of the native library
         spec.index,
         spec.vendor,

@@ -2,8 +2,8 @@
 
 The sources are read, not run. A message is taken from the first argument of the exception or of the
 warning call; where that is made by a helper of the same file, from the helper; in C++ from what
-follows the condition of a TORCH_CHECK. What is put in at run time becomes an ellipsis, and only the
-beginning of a message is asked for.
+follows the condition of a TORCH_CHECK, or stands in a TORCH_WARN. What is put in at run time
+becomes an ellipsis, and only the beginning of a message is asked for.
 """
 
 import ast
@@ -93,6 +93,11 @@ def test_beginnings_are_read_from_source(source: str, expected: list[str]):
             'TORCH_CHECK(false, op.name(), " on half under O1; do ", a ? "b" : "c");',
             ["… on half under O1"],
         ),
+        (
+            'TORCH_CHECK_WITH(OutOfMemoryError, false, "memory of ", device, " is used up");',
+            ["memory of … is used up"],
+        ),
+        ('TORCH_WARN("operator ", name, " runs on the CPU; why");', ["operator … runs on the CPU"]),
         ("int x = f(1);", []),
     ],
 )
@@ -106,11 +111,13 @@ def patterns_of(path: Path) -> Iterator[str]:
 
 
 def patterns_in_cpp(source: str) -> Iterator[str]:
-    for check in re.findall(r"TORCH_CHECK\w*\((.*?)\);", source, re.DOTALL):
+    for macro, call in re.findall(r"(TORCH_(?:CHECK|WARN)\w*)\((.*?)\);", source, re.DOTALL):
         # Neighbouring literals are one.
-        text = re.sub(r'"\s+"', "", check)
-        _, *parts = re.findall(r'(?:"(?:\\.|[^"\\])*"|\((?:[^()]|\([^()]*\))*\)|[^,"(])+', text)
-        literal = [re.fullmatch(r'\s*"(.*)"\s*', part, re.DOTALL) for part in parts]
+        text = re.sub(r'"\s+"', "", call)
+        parts = re.findall(r'(?:"(?:\\.|[^"\\])*"|\((?:[^()]|\([^()]*\))*\)|[^,"(])+', text)
+        # The type of the exception, and the condition.
+        message = parts[("CHECK" in macro) + ("WITH" in macro) :]
+        literal = [re.fullmatch(r'\s*"(.*)"\s*', part, re.DOTALL) for part in message]
         yield beginning("".join(match[1] if match else "…" for match in literal))
 
 

@@ -22,7 +22,7 @@ SPECS = (
             {torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
              torch.bool}
         ),
-        unsupported_operators=frozenset({"aten::tril", "aten::tril.out", "aten::erfinv", "aten::roll"}),
+        unsupported_operators=frozenset({"aten::tril", "aten::tril.out", "aten::roll"}),
     ),
 )  # fmt: skip
 

@@ -89,9 +89,7 @@ def test_ids_are_unique_and_there_is_one():
         check_specs([])
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [(None, 0), (1, 1), ("fl", 0), ("fl:3", 3)]
-)
+@pytest.mark.parametrize(("name", "expected"), [(None, 0), (1, 1), ("fl", 0), ("fl:3", 3)])
 def test_ways_to_name_a_device(name: object, expected: int):
     assert device_index(name) == expected
 
@@ -118,7 +116,9 @@ def test_a_library_that_does_not_load_is_explained(monkeypatch: pytest.MonkeyPat
 
 def test_a_library_of_another_torch_is_explained(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(library, "_text", lambda function: "2.9.1")
-    assert load().reason.startswith(f"lightning_mp._fl was built for torch 2.9.1, not {torch.__version__}")
+    assert load().reason.startswith(
+        f"lightning_mp._fl was built for torch 2.9.1, not {torch.__version__}"
+    )
 
 
 def test_opting_out_of_native_libraries_is_explained(monkeypatch: pytest.MonkeyPatch):
@@ -127,6 +127,8 @@ def test_opting_out_of_native_libraries_is_explained(monkeypatch: pytest.MonkeyP
 
 
 def test_without_the_library_asking_for_fl_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(library, "load_fl_library", lambda: library.FlLibrary(False, "why; do this"))
+    monkeypatch.setattr(
+        library, "load_fl_library", lambda: library.FlLibrary(False, "why; do this")
+    )
     with pytest.raises(RuntimeError, match="device type fl = not available; why; do this"):
         fl_operators()

@@ -73,7 +73,9 @@ def test_addresses_are_aligned_as_the_device_wants(index: int, alignment: int):
 
 def test_the_limit_is_hard_and_nothing_is_lost_by_reaching_it():
     before = torch.fl.memory_allocated(1)
-    with pytest.raises(torch.OutOfMemoryError, match=r"allocation on fl:1 = 65\.00 MiB; the limit") as e:
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"allocation on fl:1 = 65\.00 MiB; the limit"
+    ) as e:
         torch.empty(65 * MIB // 4, device="fl:1")
     assert "limit 64.00 MiB" in str(e.value)
     assert torch.fl.memory_allocated(1) == before

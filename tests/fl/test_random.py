@@ -42,7 +42,8 @@ def test_a_generator_draws_what_one_of_the_cpu_draws():
     assert torch.equal(torch.rand(7, device="fl:1", generator=generator).cpu(), expected)
     copy = generator.clone_state()
     assert torch.equal(
-        torch.rand(7, device="fl:1", generator=copy), torch.rand(7, device="fl:1", generator=generator)
+        torch.rand(7, device="fl:1", generator=copy),
+        torch.rand(7, device="fl:1", generator=generator),
     )
 
 
@@ -96,7 +97,9 @@ def test_activation_checkpointing_draws_the_same_numbers_again(use_reentrant: bo
         torch.manual_seed(2)
         x = torch.ones(103, device=device, requires_grad=True)
         dropped = checkpoint(
-            lambda x: torch.nn.functional.dropout(x.sin(), 0.5).exp(), x, use_reentrant=use_reentrant
+            lambda x: torch.nn.functional.dropout(x.sin(), 0.5).exp(),
+            x,
+            use_reentrant=use_reentrant,
         )
         dropped.sum().backward()
         gradients.append(x.grad.cpu())

@@ -152,11 +152,17 @@ def test_the_precision_chooses_among_generic_kernels():
 
 
 def test_names_of_operators_and_precisions_are_checked():
-    with pytest.raises(ValueError, match="operator = 'aten::no_such'; operators with their overload"):
+    with pytest.raises(
+        ValueError, match="operator = 'aten::no_such'; operators with their overload"
+    ):
         register_generic_kernel("aten::no_such")
-    with pytest.raises(ValueError, match="precision = 'exact'; default, accurate, fast are allowed"):
+    with pytest.raises(
+        ValueError, match="precision = 'exact'; default, accurate, fast are allowed"
+    ):
         register_generic_kernel("aten::tril", precision="exact")
-    with pytest.raises(ValueError, match="precision = 'exact'; default, accurate, fast are allowed"):
+    with pytest.raises(
+        ValueError, match="precision = 'exact'; default, accurate, fast are allowed"
+    ):
         set_generic_precision("exact")
 
 

@@ -30,7 +30,9 @@ def test_a_device_is_current_inside_a_block():
 @pytest.mark.parametrize("index", [2, 7])
 def test_a_device_that_is_not_there_cannot_be_current(index: int):
     for choose in (torch.fl.set_device, torch.accelerator.set_device_index):
-        with pytest.raises(IndexError, match=rf"device index = {index}; there are fl:0, fl:1, fl:3"):
+        with pytest.raises(
+            IndexError, match=rf"device index = {index}; there are fl:0, fl:1, fl:3"
+        ):
             choose(index)
     assert torch.fl.current_device() == 0
     with pytest.raises(IndexError, match=f"device index = {index}"):

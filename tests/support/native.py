@@ -24,7 +24,7 @@ def has_compiler() -> bool:
 
 
 def builds_fl() -> bool:
-    """Tell whether setup.py builds the device fl here: only for the torch that it is written for."""
+    """Tell whether setup.py builds the device fl here: only for torch that it is written for."""
     return has_compiler() and torch.__version__.split(".")[:2] == ["2", "13"]
 
 

@@ -39,9 +39,9 @@ at::Tensor to_native(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(is_fl(source), "tensor on ", tensor.device(),
                     "; a tensor of fl is allowed; it is native already");
   const Device& device = device_at(source->device().index());
-  TensorPtr result = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(native_storage(storage_of(source), device)),
-      c10::DispatchKeySet(device.native_key), source->dtype());
+  TensorPtr result =
+      c10::make_intrusive<c10::TensorImpl>(c10::Storage(native_storage(storage_of(source), device)),
+                                           c10::DispatchKeySet(device.native_key), source->dtype());
   result->set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
   if (source->is_conj()) result->_set_conj(true);
   if (source->is_neg()) result->_set_neg(true);
@@ -50,8 +50,8 @@ at::Tensor to_native(const at::Tensor& tensor) {
 
 at::Tensor from_native(const at::Tensor& tensor, int64_t index) {
   const Device& device = device_at(resolve_index(static_cast<c10::DeviceIndex>(index)));
-  TORCH_CHECK_VALUE(tensor.device() == device.spec.native, "tensor on ", tensor.device(),
-                    " for ", device.fl(), "; one on ", device.spec.native,
+  TORCH_CHECK_VALUE(tensor.device() == device.spec.native, "tensor on ", tensor.device(), " for ",
+                    device.fl(), "; one on ", device.spec.native,
                     " is allowed; move it there first");
   const c10::TensorImpl* const source = tensor.unsafeGetTensorImpl();
   TensorPtr result = c10::make_intrusive<c10::TensorImpl>(

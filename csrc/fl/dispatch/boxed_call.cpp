@@ -14,11 +14,13 @@ namespace lightning_mp::fl {
 using torch::jit::Stack;
 
 void check_device(const OperatorInfo& info, const Device& device, const c10::TensorImpl* tensor) {
-  const bool is_allowed =
-      is_fl(tensor) ? tensor->device().index() == device.spec.index
-                    : !tensor->is_cpu() || tensor->dim() == 0 || info.may_mix_devices;
-  TORCH_CHECK(is_allowed, "Expected all tensors to be on the same device, but found at least two "
-              "devices, ", device.fl(), " and ", tensor->device(), "! (", info.name,
+  const bool is_allowed = is_fl(tensor)
+                              ? tensor->device().index() == device.spec.index
+                              : !tensor->is_cpu() || tensor->dim() == 0 || info.may_mix_devices;
+  TORCH_CHECK(is_allowed,
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              device.fl(), " and ", tensor->device(), "! (", info.name,
               "); move one of them with .to()");
 }
 
@@ -155,8 +157,8 @@ std::optional<at::Tensor> NativeCall::alias_of(const at::Tensor& tensor, bool is
     foreign_.push_back(tensor.getIntrusivePtr());
     return std::nullopt;
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(impl->layout() == c10::kStrided, info_.name, " of a tensor of layout ",
-                              impl->layout(), " on ", device_.fl(),
+  TORCH_CHECK_NOT_IMPLEMENTED(impl->layout() == c10::kStrided, info_.name,
+                              " of a tensor of layout ", impl->layout(), " on ", device_.fl(),
                               "; the strided layout is allowed; call .to_dense() on the CPU first");
   if (is_written) {
     // The same tensor twice, as in add(a, a, out=a), has to be the same object twice.
@@ -195,7 +197,8 @@ at::Tensor NativeCall::wrap(const at::Tensor& result) {
                               " on ", device_.fl(), " with a result of layout ", impl->layout(),
                               "; the strided layout is allowed; compute it on the CPU");
   for (const TensorPtr& tensor : foreign_) {
-    if (tensor.get() == impl || (tensor->has_storage() && storage_of(tensor.get()) == storage_of(impl))) {
+    if (tensor.get() == impl ||
+        (tensor->has_storage() && storage_of(tensor.get()) == storage_of(impl))) {
       return result;
     }
   }

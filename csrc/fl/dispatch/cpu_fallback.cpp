@@ -59,7 +59,8 @@ void CpuCall::replace(c10::IValue& value, Argument argument) {
     std::optional<at::Generator> given;
     if (!value.isNone()) given = value.toGenerator();
     TORCH_CHECK_NOT_IMPLEMENTED(device_.is_host(), "random numbers of ", info_.name, " on ",
-                                device_.fl(), " = not available from the CPU, whose generators are "
+                                device_.fl(),
+                                " = not available from the CPU, whose generators are "
                                 "others; draw them on the CPU and move them");
     value = native_generator(given, device_);
   } else if (value.isDevice() && value.toDevice().is_privateuseone()) {
@@ -108,8 +109,7 @@ void CpuCall::write_back(const CopiedArgument& argument) {
   }
   at::Tensor target = alias;
   at::_ops::copy_::call(target, argument.copy, /*non_blocking=*/false);
-  refresh_from_alias(argument.original.unsafeGetTensorImpl(), alias.unsafeGetTensorImpl(),
-                     device_);
+  refresh_from_alias(argument.original.unsafeGetTensorImpl(), alias.unsafeGetTensorImpl(), device_);
   num_copied_bytes_ += static_cast<int64_t>(argument.copy.nbytes());
 }
 

@@ -27,8 +27,8 @@ Table& table() {
 
 void add_generic_kernel(const std::string& op, const std::string& precision,
                         const std::string& kernel) {
-  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(
-      kernel.c_str(), /*overload_name=*/"");
+  const c10::OperatorHandle handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(kernel.c_str(), /*overload_name=*/"");
   {
     const std::unique_lock<std::shared_mutex> lock(table().mutex);
     table().kernels[op].insert_or_assign(precision, handle);

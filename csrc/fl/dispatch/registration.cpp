@@ -18,12 +18,27 @@ using c10::DispatchKey;
 // Operators that stay as torch composes them: they are about a tensor as an object, not its
 // elements, or end in operators that are registered.
 const std::unordered_set<std::string>& composed_operators() {
-  static const auto* const names = new std::unordered_set<std::string>{
-      "aten::_assert_async", "aten::_backward", "aten::_fw_primal", "aten::_make_dual",
-      "aten::_nested_view_from_buffer", "aten::_pin_memory", "aten::_to_copy", "aten::_version",
-      "aten::data", "aten::detach_", "aten::is_leaf", "aten::is_pinned", "aten::item", "aten::lift",
-      "aten::lift_fresh", "aten::output_nr", "aten::requires_grad_", "aten::resize_as_sparse_",
-      "aten::retain_grad", "aten::set_data"};
+  static const auto* const names =
+      new std::unordered_set<std::string>{"aten::_assert_async",
+                                          "aten::_backward",
+                                          "aten::_fw_primal",
+                                          "aten::_make_dual",
+                                          "aten::_nested_view_from_buffer",
+                                          "aten::_pin_memory",
+                                          "aten::_to_copy",
+                                          "aten::_version",
+                                          "aten::data",
+                                          "aten::detach_",
+                                          "aten::is_leaf",
+                                          "aten::is_pinned",
+                                          "aten::item",
+                                          "aten::lift",
+                                          "aten::lift_fresh",
+                                          "aten::output_nr",
+                                          "aten::requires_grad_",
+                                          "aten::resize_as_sparse_",
+                                          "aten::retain_grad",
+                                          "aten::set_data"};
   return *names;
 }
 

@@ -130,7 +130,8 @@ class FlDeviceAllocator final : public c10::DeviceAllocator {
       return native->getMemoryInfo(device.spec.native.index());
     }
     const int64_t limit = device.pool ? device.pool->limit_bytes() : -1;
-    TORCH_CHECK(limit >= 0, "memory information of ", device.fl(), " = unknown; the device has no "
+    TORCH_CHECK(limit >= 0, "memory information of ", device.fl(),
+                " = unknown; the device has no "
                 "limit; give memory_bytes in its specification");
     const int64_t reserved = device.pool->statistics().reserved_bytes;
     return {static_cast<size_t>(limit - reserved), static_cast<size_t>(limit)};
@@ -158,7 +159,8 @@ std::unique_ptr<c10::Allocator> make_fl_allocator(const Device& device) {
 }
 
 void install_allocators() {
-  // Above all others, as every plugin does; neither is destroyed, as memory outlives static objects.
+  // Above all others, as every plugin does; neither is destroyed, as memory outlives static
+  // objects.
   constexpr uint8_t kPriority = 255;
   c10::SetAllocator(c10::kPrivateUse1, new FlDeviceAllocator, kPriority);
   SwitchingAllocator::base = c10::GetAllocator(c10::kCPU);

@@ -40,7 +40,9 @@ class Pool {
   void empty_cache();
   PoolStatistics statistics();
   void reset_peaks();
+
   int64_t limit_bytes() const { return limit_bytes_; }
+
   bool owns(const void* pointer) const { return range_.contains(pointer); }
 
   // Allocates host memory, for storages of the CPU.

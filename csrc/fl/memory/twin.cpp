@@ -20,7 +20,8 @@ void resize_storage(c10::StorageImpl* facade, size_t num_bytes) {
   const Device& device = device_at(facade->device().index());
   c10::StorageImpl* const twin = find_twin(facade);
   TORCH_CHECK(twin != nullptr && facade->resizable(), "resize of a storage of ", device.fl(),
-              " to ", num_bytes, " bytes; storages whose memory fl allocated are allowed; clone the "
+              " to ", num_bytes,
+              " bytes; storages whose memory fl allocated are allowed; clone the "
               "tensor first");
   const c10::OptionalDeviceGuard guard(device.is_host() ? std::optional<c10::Device>()
                                                         : device.spec.native);

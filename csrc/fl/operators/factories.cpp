@@ -13,10 +13,14 @@ const Device& device_for(std::optional<at::Device> device) {
 }
 
 void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!layout.has_value() || *layout == c10::kStrided, "empty tensor of "
-                              "layout ", *layout, " on fl; the strided layout is allowed; make it "
+  TORCH_CHECK_NOT_IMPLEMENTED(!layout.has_value() || *layout == c10::kStrided,
+                              "empty tensor of "
+                              "layout ",
+                              *layout,
+                              " on fl; the strided layout is allowed; make it "
                               "on the CPU");
-  TORCH_CHECK(!pin_memory.value_or(false), "pin_memory = True on fl; only dense CPU tensors can be "
+  TORCH_CHECK(!pin_memory.value_or(false),
+              "pin_memory = True on fl; only dense CPU tensors can be "
               "pinned; leave it out");
 }
 

@@ -110,9 +110,8 @@ struct HotKernel<Op, Result(Arguments...)> {
     if (C10_LIKELY(tensor != nullptr)) {
       const int index = tensor->device().index();
       const Device& device = device_at(index);
-      const bool is_plain =
-          device.has_all_dtypes && !device.is_slowed() &&
-          info->route(index).load(std::memory_order_relaxed) == Route::kNative;
+      const bool is_plain = device.has_all_dtypes && !device.is_slowed() &&
+                            info->route(index).load(std::memory_order_relaxed) == Route::kNative;
       if (C10_LIKELY(is_plain)) return call_native(index, std::forward<Arguments>(arguments)...);
     }
     static const c10::BoxedKernel boxed = c10::BoxedKernel::makeFromFunction<&call_as_boxed>();

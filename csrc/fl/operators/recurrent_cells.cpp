@@ -1,5 +1,5 @@
-// torch's recurrent networks call fused cells on every device but the CPU, which has none. These are
-// made of other operators; the formulas are those of torch's LSTM and GRU documentation. Their
+// torch's recurrent networks call fused cells on every device but the CPU, which has none. These
+// are made of other operators; the formulas are those of torch's LSTM and GRU documentation. Their
 // backward takes what the forward has kept (the workspace), whose layout is ours to choose.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -77,11 +77,11 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTensor& grad
   const Tensor grad_hidden = is_there(grad_hy) ? *grad_hy : at::zeros_like(cy);
   Tensor grad_cell = product(grad_hidden, output, tanh_slope(tanh_cy));
   if (is_there(grad_cy)) grad_cell = at::add(grad_cell, *grad_cy);
-  const Tensor grad_gates = at::cat({product(grad_cell, cell, sigmoid_slope(input)),
-                                     product(grad_cell, cx, sigmoid_slope(forget)),
-                                     product(grad_cell, input, tanh_slope(cell)),
-                                     product(grad_hidden, tanh_cy, sigmoid_slope(output))},
-                                    1);
+  const Tensor grad_gates = at::cat(
+      {product(grad_cell, cell, sigmoid_slope(input)),
+       product(grad_cell, cx, sigmoid_slope(forget)), product(grad_cell, input, tanh_slope(cell)),
+       product(grad_hidden, tanh_cy, sigmoid_slope(output))},
+      1);
   return {grad_gates, product(grad_cell, forget), sum_of_rows(grad_gates, has_bias)};
 }
 
@@ -121,7 +121,8 @@ void define_recurrent_cells(torch::Library& library) {
       "hidden_bias) -> (Tensor, Tensor, Tensor)",
       lstm_cell);
   library.def(
-      "lstm_cell_backward(Tensor? grad_hy, Tensor? grad_cy, Tensor cx, Tensor cy, Tensor workspace, "
+      "lstm_cell_backward(Tensor? grad_hy, Tensor? grad_cy, Tensor cx, Tensor cy, Tensor "
+      "workspace, "
       "bool has_bias) -> (Tensor, Tensor, Tensor)",
       lstm_cell_backward);
   library.def(

@@ -24,13 +24,14 @@ at::Tensor& set_storage_and_sizes(at::Tensor& self, at::Storage source, int64_t 
                                   at::IntArrayRef size, at::IntArrayRef stride) {
   c10::TensorImpl* const tensor = self.unsafeGetTensorImpl();
   TORCH_CHECK(source.device() == tensor->device(), "set_() of a tensor of ", tensor->device(),
-              " to a storage of ", source.device(), "; a storage of the same device is allowed; "
+              " to a storage of ", source.device(),
+              "; a storage of the same device is allowed; "
               "move it first");
-  TORCH_CHECK(offset >= 0, "storage offset = ", offset, "; 0 or more is allowed; pass one of these");
+  TORCH_CHECK(offset >= 0, "storage offset = ", offset,
+              "; 0 or more is allowed; pass one of these");
   const bool has_stride = stride.data() != nullptr && stride.size() == size.size();
   const std::vector<int64_t> strides = has_stride ? stride.vec() : contiguous_strides(size);
-  const size_t needed =
-      at::detail::computeStorageNbytes(size, strides, tensor->itemsize(), offset);
+  const size_t needed = at::detail::computeStorageNbytes(size, strides, tensor->itemsize(), offset);
   if (storage_of(tensor) != source.unsafeGetStorageImpl()) {
     tensor->set_storage_keep_dtype(std::move(source));
   }

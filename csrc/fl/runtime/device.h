@@ -57,10 +57,10 @@ struct Device {
   const c10::BackendComponent native_backend;
   const uint64_t dtypes;  // bit per c10::ScalarType
   const bool has_all_dtypes;
-  std::unique_ptr<Pool> pool;           // of devices of the host
-  c10::Allocator* native_allocator;     // allocates memory of the twin
+  std::unique_ptr<Pool> pool;                    // of devices of the host
+  c10::Allocator* native_allocator;              // allocates memory of the twin
   std::unique_ptr<c10::Allocator> fl_allocator;  // wraps it
-  at::Generator generator;              // its inner generator is one of the native device
+  at::Generator generator;                       // its inner generator is one of the native device
 };
 
 // Written by activate(), once; only read afterwards. A null is a hole.
@@ -68,6 +68,7 @@ extern std::array<Device*, kMaxDevices> g_devices;
 extern int g_num_slots;  // highest id + 1
 
 inline Device& device_at(int index) { return *g_devices[static_cast<size_t>(index)]; }
+
 inline bool has_device(int index) {
   return index >= 0 && index < g_num_slots && g_devices[static_cast<size_t>(index)] != nullptr;
 }
@@ -85,7 +86,9 @@ extern thread_local int t_native_device;
 class NativeScope {
  public:
   explicit NativeScope(int index) : previous_(t_native_device) { t_native_device = index; }
+
   ~NativeScope() { t_native_device = previous_; }
+
   NativeScope(const NativeScope&) = delete;
   NativeScope& operator=(const NativeScope&) = delete;
 

@@ -47,11 +47,11 @@ class FlGenerator final : public c10::GeneratorImpl {
 
 at::Generator make_generator(const Device& device) {
   const c10::Device native = device.spec.native;
-  at::Generator inner =
-      native.is_cpu()
-          ? at::make_generator<at::CPUGeneratorImpl>(c10::default_rng_seed_val)
-          : at::globalContext().getAcceleratorHooksInterface(native.type()).getNewGenerator(
-                native.index());
+  at::Generator inner = native.is_cpu()
+                            ? at::make_generator<at::CPUGeneratorImpl>(c10::default_rng_seed_val)
+                            : at::globalContext()
+                                  .getAcceleratorHooksInterface(native.type())
+                                  .getNewGenerator(native.index());
   return at::make_generator<FlGenerator>(device.fl(), std::move(inner));
 }
 
@@ -60,8 +60,10 @@ at::Generator native_generator(const std::optional<at::Generator>& generator,
   const bool is_given = generator.has_value() && generator->defined();
   const at::Generator& chosen = is_given ? *generator : device.generator;
   TORCH_CHECK_VALUE(chosen.device() == device.fl(), "generator of ", chosen.device(),
-                    " for tensors of ", device.fl(), "; a generator of the same device is allowed; "
-                    "make one with torch.Generator('", device.fl(), "')");
+                    " for tensors of ", device.fl(),
+                    "; a generator of the same device is allowed; "
+                    "make one with torch.Generator('",
+                    device.fl(), "')");
   return static_cast<FlGenerator*>(chosen.unsafeGetGeneratorImpl())->inner();
 }
 

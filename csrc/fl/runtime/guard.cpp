@@ -126,8 +126,8 @@ class FlGuard final : public c10::impl::DeviceGuardImplInterface {
     Event* event = event_of(*slot);
     event->time = Clock::now();
     if (!device.is_host()) {
-      guard_of(device).record(&event->native, native_of(device, stream),
-                              device.spec.native.index(), flag);
+      guard_of(device).record(&event->native, native_of(device, stream), device.spec.native.index(),
+                              flag);
     }
   }
 

@@ -51,8 +51,7 @@ class FlHooks final : public at::PrivateUse1HooksInterface {
 
   at::Device getDeviceFromPtr(void* data) const override {
     const int owner = owner_of(data);
-    return {c10::kPrivateUse1,
-            static_cast<c10::DeviceIndex>(owner < 0 ? current_device() : owner)};
+    return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(owner < 0 ? current_device() : owner)};
   }
 
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
@@ -67,11 +66,11 @@ class FlHooks final : public at::PrivateUse1HooksInterface {
 }  // namespace
 
 void check_slot_is_free() {
-  TORCH_CHECK(!c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1) &&
-                  !at::isPrivateUse1HooksRegistered(),
-              "device type fl = not available; torch has one place for a device of a plugin "
-              "(PrivateUse1), and another plugin has taken it; start a process that does not import "
-              "that plugin");
+  TORCH_CHECK(
+      !c10::impl::hasDeviceGuardImpl(c10::kPrivateUse1) && !at::isPrivateUse1HooksRegistered(),
+      "device type fl = not available; torch has one place for a device of a plugin "
+      "(PrivateUse1), and another plugin has taken it; start a process that does not import "
+      "that plugin");
 }
 
 void register_hooks() {

@@ -10,7 +10,8 @@ namespace lightning_mp::fl {
 class Slowdown {
  public:
   explicit Slowdown(const Device& device)
-      : factor_(device.spec.slowdown), start_(device.is_slowed() ? Clock::now() : Clock::time_point()) {}
+      : factor_(device.spec.slowdown),
+        start_(device.is_slowed() ? Clock::now() : Clock::time_point()) {}
 
   ~Slowdown() {
     if (factor_ <= 1.0) return;

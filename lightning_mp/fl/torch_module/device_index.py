@@ -25,7 +25,9 @@ def device_index(device: DeviceLike = None) -> int:
         return device
     asked = torch.device("fl" if device is None else device)
     if asked.type != "fl":
-        raise ValueError(f"device = {asked}; devices of type fl are allowed; name one, as in 'fl:0'")
+        raise ValueError(
+            f"device = {asked}; devices of type fl are allowed; name one, as in 'fl:0'"
+        )
     if asked.index is None:
         return torch._C._accelerator_getDeviceIndex()
     return asked.index

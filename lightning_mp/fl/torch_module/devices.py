@@ -114,7 +114,9 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
         Its properties.
     """
     spec = _spec(device_index(device))
-    native = spec.native_type if spec.native_type == "cpu" else f"{spec.native_type}:{spec.native_index}"
+    native = (
+        spec.native_type if spec.native_type == "cpu" else f"{spec.native_type}:{spec.native_index}"
+    )
     total_memory = int(spec.memory_bytes * spec.memory_fraction)
     return DeviceProperties(
         spec.name, spec.vendor, native, spec.uid, total_memory, spec.is_simulated

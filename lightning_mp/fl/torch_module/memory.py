@@ -93,5 +93,8 @@ def memory_summary(device: DeviceLike = None) -> str:
         One line per number.
     """
     stats = memory_stats(device)
-    rows = [f"fl:{device_index(device)}", *(f"  {name:<21} {value:>16,}" for name, value in stats.items())]
+    rows = [
+        f"fl:{device_index(device)}",
+        *(f"  {name:<21} {value:>16,}" for name, value in stats.items()),
+    ]
     return "\n".join(rows)

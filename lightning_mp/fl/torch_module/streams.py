@@ -48,7 +48,9 @@ def default_stream(device: DeviceLike = None) -> torch.Stream:
         The stream.
     """
     name = torch.device("fl", device_index(device))
-    return torch.Stream(stream_id=0, device_index=name.index, device_type=current_stream(name).device_type)
+    return torch.Stream(
+        stream_id=0, device_index=name.index, device_type=current_stream(name).device_type
+    )
 
 
 def set_stream(stream: torch.Stream | None) -> None:
