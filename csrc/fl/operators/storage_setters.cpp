@@ -1,24 +1,15 @@
 // set_() in its four forms: a tensor takes over a storage.
 #include <ATen/EmptyTensor.h>
+#include <c10/util/DimVector.h>
+#include <c10/util/strides.h>
 
-#include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "fl/dispatch/alias.h"
 #include "fl/operators/registration.h"
 
 namespace lightning_mp::fl {
 namespace {
-
-std::vector<int64_t> contiguous_strides(at::IntArrayRef size) {
-  std::vector<int64_t> strides(size.size());
-  int64_t step = 1;
-  for (size_t i = size.size(); i-- > 0;) {
-    strides[i] = step;
-    step *= std::max<int64_t>(size[i], 1);
-  }
-  return strides;
-}
 
 at::Tensor& set_storage_and_sizes(at::Tensor& self, at::Storage source, int64_t offset,
                                   at::IntArrayRef size, at::IntArrayRef stride) {
@@ -30,7 +21,8 @@ at::Tensor& set_storage_and_sizes(at::Tensor& self, at::Storage source, int64_t 
   TORCH_CHECK(offset >= 0, "storage offset = ", offset,
               "; 0 or more is allowed; pass one of these");
   const bool has_stride = stride.data() != nullptr && stride.size() == size.size();
-  const std::vector<int64_t> strides = has_stride ? stride.vec() : contiguous_strides(size);
+  const c10::DimVector strides =
+      has_stride ? c10::DimVector(stride) : c10::contiguous_strides(size);
   const size_t needed = at::detail::computeStorageNbytes(size, strides, tensor->itemsize(), offset);
   if (storage_of(tensor) != source.unsafeGetStorageImpl()) {
     tensor->set_storage_keep_dtype(std::move(source));
