@@ -1,5 +1,7 @@
 """The devices that all tests of fl share: their process can have no others afterwards."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -25,6 +27,16 @@ SPECS = (
         unsupported_operators=frozenset({"aten::tril", "aten::tril.out", "aten::roll"}),
     ),
 )  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse other tests beside those of fl, which would run on a changed torch."""
+    others = [item for item in items if not item.path.is_relative_to(Path(__file__).parent)]
+    if others:
+        raise pytest.UsageError(
+            f"tests/fl beside {others[0].nodeid}; tests of fl change their process, so they run "
+            "alone; call pytest once for each"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,11 +9,13 @@ from support.fl_opinfo import (
     INDICES_ON_CPU,
     NOT_COMPARED,
     OTHER_DTYPES,
+    READS_STORAGE,
     WITHOUT_SPARSE,
     check_operator,
 )
 
 NUM_PARTS = 12
+EXCLUDED = WITHOUT_SPARSE | INDICES_ON_CPU | READS_STORAGE
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def check(operators: list[Any], offset: int, step: int) -> tuple[int, list[str]]
         warnings.simplefilter("ignore")
         for number in range(offset, len(operators), step):
             op = operators[number]
-            if op.name in WITHOUT_SPARSE | INDICES_ON_CPU:
+            if {op.name, op.full_name} & EXCLUDED:
                 continue
             other = OTHER_DTYPES[number // step % len(OTHER_DTYPES)]
             for dtype in (torch.float32, other):

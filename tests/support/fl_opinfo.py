@@ -21,6 +21,8 @@ MAX_SAMPLES = 10
 NOT_COMPARED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
+# Its samples are views of storages with more in them, which do not come along to the device.
+READS_STORAGE = frozenset({"as_strided.partial_views"})
 # The device says clearly that it has no sparse layout.
 WITHOUT_SPARSE = frozenset({"to_sparse", "sparse.sampled_addmm", "sparse.mm"})
 # Takes indices from the CPU only, on every accelerator.
@@ -81,11 +83,15 @@ def forward(op: "OpInfo", sample: "SampleInput") -> Any:
 
 def with_out(op: "OpInfo", sample: "SampleInput") -> Any:
     with torch.no_grad():
+        torch.manual_seed(0)
         expected = op(sample.input, *sample.args, **sample.kwargs)
         out = tree_map(lambda t: torch.empty_like(t) if is_tensor(t) else t, expected)
         if not isinstance(out, torch.Tensor):
             out = tuple(out)
+        torch.manual_seed(0)
         op(sample.input, *sample.args, **sample.kwargs, out=out)
+    # The CPU leaves some results of ihfft2 and ihfftn unwritten: what it refuses here is no check.
+    torch.testing.assert_close(out, expected, equal_nan=True, check_stride=False)
     return out
 
 
