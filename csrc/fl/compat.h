@@ -15,13 +15,13 @@ namespace lightning_mp::fl {
 
 // What autograd and autocast have done by the time a backend's kernel runs. Native code must not do
 // it again, and aliases must not ask for it.
-inline const c10::DispatchKeySet kAboveBackend =
+inline constexpr c10::DispatchKeySet kAboveBackend =
     c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
     c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
 
 // What an ordinary tensor of a backend has beside the backend's own key.
-inline const c10::DispatchKeySet kAutogradOfFl{c10::DispatchKey::AutogradPrivateUse1,
-                                               c10::DispatchKey::ADInplaceOrView};
+inline constexpr c10::DispatchKeySet kAutogradOfFl{c10::DispatchKey::AutogradPrivateUse1,
+                                                   c10::DispatchKey::ADInplaceOrView};
 
 // A tensor has no public way to change its device, because nothing else of torch can survive that.
 class PrivateMembers : c10::TensorImpl {

@@ -1,6 +1,7 @@
 """Operators on devices of the host: the CPU's results, bit for bit, and the CPU's aliasing."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -260,6 +261,23 @@ def test_operators_of_other_libraries():
         assert counts(1)["fl_test_other::square", "native"] == 1
     finally:
         library._destroy()
+
+
+@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.addcmul_(x, x)])
+def test_a_lazy_clone_gets_memory_at_its_first_write(write: Callable[[torch.Tensor], object]):
+    x = torch.ones(3, device="fl:0")
+    clone = torch._lazy_clone(x)
+    write(clone)
+    assert clone.tolist() == [2] * 3
+    assert x.tolist() == [1] * 3
+    assert clone.data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["relu", "mm", "add.Tensor", "add_.Tensor", "_softmax"])
+def test_operators_of_small_models_are_called_without_boxing(name: str):
+    kernels = torch._C._dispatch_dump(f"aten::{name}").splitlines()
+    (kernel,) = [line for line in kernels if line.startswith("PrivateUse1:")]
+    assert "[ boxed unboxed ]" in kernel
 
 
 def test_layouts_that_are_not_there_are_refused():

@@ -61,6 +61,7 @@ int64_t activate() {
   register_copies(aten);
   register_storage_setters(aten);
   register_views(aten);
+  register_hot_operators(aten);
   register_attention();
   register_recurrent_cells();
   const int num_operators = register_boxed_kernels(aten);

@@ -13,10 +13,10 @@ namespace lightning_mp::fl {
 
 using torch::jit::Stack;
 
-void check_device(const OperatorInfo& info, const Device& device, const c10::TensorImpl* tensor) {
-  const bool is_allowed = is_fl(tensor)
-                              ? tensor->device().index() == device.spec.index
-                              : !tensor->is_cpu() || tensor->dim() == 0 || info.may_mix_devices;
+void check_foreign_device(const OperatorInfo& info, const Device& device,
+                          const c10::TensorImpl* tensor) {
+  const bool is_allowed =
+      !is_fl(tensor) && (!tensor->is_cpu() || tensor->dim() == 0 || info.may_mix_devices);
   TORCH_CHECK(is_allowed,
               "Expected all tensors to be on the same device, but found at least two "
               "devices, ",

@@ -51,8 +51,15 @@ class NativeCall {
   c10::SmallVector<c10::TensorImpl*, 4> wrapped_;  // results with a facade of their own
 };
 
+void check_foreign_device(const OperatorInfo& info, const Device& device,
+                          const c10::TensorImpl* tensor);
+
 // Refuses a tensor of another device than the call's, with the exceptions that CUDA makes: tensors
 // of the CPU may hold a single number, or what the operator takes from the CPU by design.
-void check_device(const OperatorInfo& info, const Device& device, const c10::TensorImpl* tensor);
+inline void check_device(const OperatorInfo& info, const Device& device,
+                         const c10::TensorImpl* tensor) {
+  if (C10_LIKELY(is_fl(tensor) && tensor->device().index() == device.spec.index)) return;
+  check_foreign_device(info, device, tensor);
+}
 
 }  // namespace lightning_mp::fl

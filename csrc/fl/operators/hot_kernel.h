@@ -20,9 +20,7 @@ namespace lightning_mp::fl {
 // Arguments of one call: the fl tensors, and the aliases that native code gets instead.
 class HotCall {
  public:
-  explicit HotCall(const OperatorInfo& info) : info_(info) {}
-
-  const Device& device() const { return *device_; }
+  HotCall(const OperatorInfo& info, const Device& device) : info_(info), device_(device) {}
 
   template <typename T>
   T&& alias(T&& argument) {
@@ -32,10 +30,9 @@ class HotCall {
   at::Tensor alias(const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    if (device_ == nullptr) device_ = &device_of(impl);
-    check_device(info_, *device_, impl);
+    check_device(info_, device_, impl);
     if (!is_fl(impl)) return tensor;
-    at::Tensor alias(make_alias(impl, *device_));
+    at::Tensor alias(make_alias(impl, device_));
     aliases_.push_back({&tensor, alias.unsafeGetTensorImpl()});
     return alias;
   }
@@ -46,10 +43,13 @@ class HotCall {
     return tensor.has_value() ? std::optional<at::Tensor>(alias(*tensor)) : std::nullopt;
   }
 
-  // In-place operators return the argument that they have written.
+  // In-place operators return the argument that they have written. Its sizes are as before, but the
+  // first write to a lazy clone gives it memory of its own.
   at::Tensor& result(at::Tensor& native) {
     for (const auto& [original, alias] : aliases_) {
-      if (alias == native.unsafeGetTensorImpl()) return const_cast<at::Tensor&>(*original);
+      if (alias != native.unsafeGetTensorImpl()) continue;
+      refresh_facade(storage_of(original->unsafeGetTensorImpl()), device_);
+      return const_cast<at::Tensor&>(*original);
     }
     return native;
   }
@@ -60,10 +60,10 @@ class HotCall {
     for (const auto& [original, alias] : aliases_) {
       if (alias == impl) return *original;
       if (storage_of(alias) != storage_of(impl)) continue;
-      adopt(impl, *device_, &original->unsafeGetTensorImpl()->unsafe_storage());
+      adopt(impl, device_, &original->unsafeGetTensorImpl()->unsafe_storage());
       return std::move(native);
     }
-    adopt(impl, *device_, /*facade=*/nullptr);
+    adopt(impl, device_, /*facade=*/nullptr);
     return std::move(native);
   }
 
@@ -75,12 +75,8 @@ class HotCall {
   }
 
  private:
-  static const Device& device_of(const c10::TensorImpl* tensor) {
-    return device_at(is_fl(tensor) ? tensor->device().index() : current_device());
-  }
-
   const OperatorInfo& info_;
-  const Device* device_ = nullptr;
+  const Device& device_;
   c10::SmallVector<std::pair<const at::Tensor*, c10::TensorImpl*>, 6> aliases_;
 };
 
@@ -112,7 +108,7 @@ struct HotKernel<Op, Result(Arguments...)> {
       const Device& device = device_at(index);
       const bool is_plain = device.has_all_dtypes && !device.is_slowed() &&
                             info->route(index).load(std::memory_order_relaxed) == Route::kNative;
-      if (C10_LIKELY(is_plain)) return call_native(index, std::forward<Arguments>(arguments)...);
+      if (C10_LIKELY(is_plain)) return call_native(device, std::forward<Arguments>(arguments)...);
     }
     static const c10::BoxedKernel boxed = c10::BoxedKernel::makeFromFunction<&call_as_boxed>();
     return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
@@ -125,15 +121,15 @@ struct HotKernel<Op, Result(Arguments...)> {
     call_boxed(*info, op, stack);
   }
 
-  static Result call_native(int index, Arguments... arguments) {
-    HotCall call(*info);
+  static Result call_native(const Device& device, Arguments... arguments) {
+    const int index = device.spec.index;
+    HotCall call(*info, device);
     using Aliases = std::tuple<decltype(call.alias(std::forward<Arguments>(arguments)))...>;
-    // Braces keep the order of the arguments: the first fl tensor names the device.
     Aliases aliases{call.alias(std::forward<Arguments>(arguments))...};
     info->count(index, Route::kNative);
     const NativeScope scope(index);
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveBackend);
-    const c10::DispatchKeySet key(call.device().native_key);
+    const c10::DispatchKeySet key(device.native_key);
     return std::apply(
         [&](auto&&... alias) -> Result {
           return call.result(Op::redispatch(key, static_cast<Arguments>(alias)...));

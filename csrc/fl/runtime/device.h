@@ -80,8 +80,9 @@ void set_current_device(int index);  // refuses an id that is not there
 // The id that a device means: its own, or the current one if it has none. Refuses ids not there.
 int resolve_index(c10::DeviceIndex index);
 
-// The fl device whose native code runs on this thread, or -1. Allocations follow it.
-extern thread_local int t_native_device;
+// The fl device whose native code runs on this thread, or -1. Allocations follow it. Each call of
+// an operator, and each allocation on the CPU, reads it, so it is placed where that takes no call.
+extern thread_local int t_native_device __attribute__((tls_model("initial-exec")));
 
 class NativeScope {
  public:
