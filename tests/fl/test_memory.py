@@ -137,7 +137,7 @@ def test_errors_in_native_code_lose_no_memory():
     before = torch.fl.memory_allocated(1)
     for _ in range(20):
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-            left @ right
+            torch.mm(left, right)
     assert torch.fl.memory_allocated(1) == before
 
 

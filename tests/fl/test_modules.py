@@ -207,7 +207,7 @@ def test_default_device_and_profiler():
     finally:
         torch.set_default_device(None)
     with torch.profiler.profile() as profile:
-        torch.randn(4, 4, device="fl:0") @ torch.randn(4, 4, device="fl:0")
+        torch.mm(*torch.randn(2, 4, 4, device="fl:0"))
     assert "aten::mm" in {event.key for event in profile.key_averages()}
 
 

@@ -150,7 +150,7 @@ def test_tensors_of_two_devices_are_refused(other: str):
     left, right = torch.ones(3, device="fl:0"), torch.ones(3, device=other)
     for first, second in ((left, right), (right, left)):
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-            first + second
+            torch.add(first, second)
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
             torch.stack([first, second])
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
