@@ -98,7 +98,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "cuda/step.cuh", "store_float(0.0f, row", "load_float(row", ADAM, "steps"
     ),
     "copies compared as numbers": PlantedBug(
-        "cuda/step.cuh",
+        "cuda/weights.cuh",
         "narrow<Copy>(stored).bits != copy.bits",
         "stored != widen(copy)",
         ADAM,

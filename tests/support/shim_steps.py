@@ -98,6 +98,7 @@ def adam(ops: Any, inputs: StepInputs, **changes: Any) -> None:
         "clip_value": None,
         "zero_gradients": False,
         "adopt": False,
+        "seed": -(2**63) + 7,
     }
     lists = (inputs.gradients, inputs.weights, inputs.copies, inputs.first, inputs.second)
     ops.adam_step_(*lists, inputs.steps, **(settings | changes))
