@@ -42,6 +42,12 @@ class StepInputs:
     def clone(self) -> "StepInputs":
         return self.map(lambda _, tensor: tensor.clone())
 
+    def rounded(self) -> "StepInputs":
+        """Return inputs with bfloat16 moments."""
+        return self.map(
+            lambda role, tensor: tensor.bfloat16() if role in ("first", "second") else tensor
+        )
+
     def guarded(
         self, memory: GuardedMemory, place: Place = "start", shifted: str = ""
     ) -> "StepInputs":
