@@ -101,7 +101,7 @@ def _with_own_dtypes(
 
 def _parse_dtype(state_dtype: Any) -> torch.dtype:
     dtype = _DTYPES.get(state_dtype) if isinstance(state_dtype, str) else state_dtype
-    if dtype not in _DTYPES.values():
+    if not isinstance(dtype, torch.dtype) or dtype not in _DTYPES.values():
         raise ValueError(
             f"{STATE_DTYPE} = {state_dtype!r}; allowed are torch.float32 and torch.bfloat16, or "
             f"{' and '.join(map(repr, _DTYPES))}; choose torch.float32 where bfloat16 is too coarse"
