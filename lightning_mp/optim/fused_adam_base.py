@@ -27,6 +27,8 @@ class FusedAdamBase(FusedOptimizer):
     rounded: no generator is asked later, and a run that is resumed goes on bit for bit.
     """
 
+    chooses_state_dtype = True
+
     def _set_state_dtype(self, state_dtype: Any) -> None:
         """Give all groups, and those to come, a dtype of moments; ends a constructor.
 

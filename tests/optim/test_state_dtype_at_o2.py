@@ -48,7 +48,7 @@ def fit(folder: Any, level: str, form: str, max_epochs: int = 2, **kwargs: Any) 
 
 def values(trainer: Any) -> list[Tensor]:
     found = [item.detach().clone() for item in trainer.lightning_module.parameters()]
-    for entry in trainer.optimizers[0].state_dict()["state"].values():
+    for _, entry in sorted(trainer.optimizers[0].state_dict()["state"].items()):
         found += [entry["exp_avg"], entry["exp_avg_sq"]]
     return found
 
@@ -131,6 +131,24 @@ def test_fabric_repeats_and_keeps_the_dtype() -> None:
         assert all(entry["exp_avg_sq"].dtype == BF16 for entry in entries)
         results.append(losses)
     assert results[0] == results[1]
+
+
+def test_a_state_that_was_loaded_before_the_set_up_is_kept() -> None:
+    optimizers = []
+    for _ in range(2):
+        model = Mlp().bfloat16()
+        optimizers.append(FusedAdamW(model.parameters(), state_dtype="bf16"))
+        for item in model.parameters():
+            item.grad = torch.ones_like(item)
+    first, second = optimizers
+    first.step()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    plugin = make_fabric_plugin("O2-bf16")
+    fabric, _, wrapped = start_fabric(plugin, lambda _: second, model=Mlp())
+    fabric.strategy.precision.teardown()
+    moments = [entry["exp_avg"] for entry in first.state_dict()["state"].values()]
+    kept = [entry["exp_avg"] for entry in wrapped.state_dict()["state"].values()]
+    assert same(kept, moments)
 
 
 def test_torch_keeps_fp32_moments_after_a_state_of_ours(tmp_path: Any) -> None:
