@@ -57,6 +57,10 @@ int prepare_adam(float* const* steps, int64_t num_rows, const AdamParameters& pa
 int adam_step(const DeviceTable& table, const AdamScalars* scalars, bool is_decoupled,
               const float* found_inf, StepOptions options, StreamHandle stream);
 
+// The same for bfloat16 moments.
+int rounded_adam_step(const DeviceTable& table, const AdamScalars* scalars, bool is_decoupled,
+                      const float* found_inf, StepOptions options, StreamHandle stream);
+
 int sgd_step(const DeviceTable& table, const SgdParameters& parameters, const StepScalars& inputs,
              StepOptions options, StreamHandle stream);
 

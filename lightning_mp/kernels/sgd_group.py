@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_mp.kernels.sgd import sgd_step_
-from lightning_mp.kernels.step_rows import StepInputs, StepRow, float32_state, split_by_device
+from lightning_mp.kernels.step_rows import StepInputs, StepRow, split_by_device, state_tensor
 
 __all__ = ["sgd_group_step_"]
 
@@ -40,7 +40,7 @@ def _step(
             columns.weights,
             columns.copies,
             # Undamped, a buffer of zeros gives what the first step gives.
-            [float32_state(state, "momentum_buffer", weight) for state, weight in keyed],
+            [state_tensor(state, "momentum_buffer", weight) for state, weight in keyed],
             lr=columns.lr(group),
             momentum=momentum,
             dampening=float(group["dampening"]),

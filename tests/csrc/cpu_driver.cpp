@@ -16,6 +16,7 @@
 #include "cpu/steps.h"
 #include "functors/norm.h"
 #include "functors/split_master.h"
+#include "functors/stochastic_rounding.h"
 
 using namespace lightning_mp;
 
@@ -120,6 +121,21 @@ struct Table {
   }
 };
 
+void store_state(DType dtype, unsigned char* to, float value, uint32_t random) {
+  if (dtype == DType::kBFloat16) {
+    const uint16_t bits = static_cast<uint16_t>(stochastic_bfloat16(bits_of(value), random));
+    std::memcpy(to, &bits, 2);
+  } else {
+    store(dtype, to, value);
+  }
+}
+
+uint32_t random_of(const AdamScalars& scalars, int64_t i) {
+  return random_words(static_cast<uint32_t>(i), scalars.rounding);
+}
+
+uint32_t random_of(const SgdScalars&, int64_t) { return 0; }
+
 template <class Rule>
 void step_element(const TensorRow& row, int64_t i, const typename Rule::Scalars& scalars,
                   StepOptions options) {
@@ -143,9 +159,14 @@ void step_element(const TensorRow& row, int64_t i, const typename Rule::Scalars&
     }
   }
   float states[2] = {};
-  for (int k = 0; k < Rule::kNumStates; ++k) states[k] = load(kFp32, at(kFirstState + k));
+  for (int k = 0; k < Rule::kNumStates; ++k) {
+    states[k] = load(row.dtypes[kFirstState + k], at(kFirstState + k));
+  }
   Rule::step(load(row.dtypes[kGradient], at(kGradient)), weight, states, scalars);
-  for (int k = 0; k < Rule::kNumStates; ++k) store(kFp32, at(kFirstState + k), states[k]);
+  for (int k = 0; k < Rule::kNumStates; ++k) {
+    store_state(row.dtypes[kFirstState + k], at(kFirstState + k), states[k],
+                random_of(scalars, i) >> (k * kRandomBits));
+  }
   if (is_split) {
     const SplitMaster master = split_master(weight);
     std::memcpy(at(kCopy), &master.half, 2);
@@ -176,10 +197,10 @@ void test_steps(cpu::Isa isa, DType gradient, DType copy, bool is_split, size_t 
                              std::to_string(static_cast<int>(copy)) + " split " +
                              std::to_string(is_split) + " shift " + std::to_string(shift) +
                              " flags " + std::to_string(flags);
-    {
-      Table mine({gradient, weight, copy, kFp32, kFp32}, shift);
-      const Table expected({gradient, weight, copy, kFp32, kFp32}, shift);
-      const AdamParameters parameters = {0.9, 0.99, 1e-8, 0.1, is_decoupled, false, bound};
+    for (DType state : {kFp32, kBf16}) {
+      Table mine({gradient, weight, copy, state, state}, shift);
+      const Table expected({gradient, weight, copy, state, state}, shift);
+      const AdamParameters parameters = {0.9, 0.99, 1e-8, 0.1, is_decoupled, false, bound, 77};
       std::vector<float> steps(mine.rows.rows.size(), 6.0f);
       std::vector<float*> counters;
       for (float& step : steps) counters.push_back(&step);
@@ -194,7 +215,8 @@ void test_steps(cpu::Isa isa, DType gradient, DType copy, bool is_split, size_t 
           }
         }
       }
-      expect(mine.equals(expected) && steps[0] == 7.0f, "adam " + name);
+      expect(mine.equals(expected) && steps[0] == 7.0f,
+             "adam " + name + " state " + std::to_string(static_cast<int>(state)));
     }
     for (double momentum : {0.0, 0.9}) {
       Table mine({gradient, weight, copy, kFp32}, shift);

@@ -21,7 +21,8 @@ class PlantedBug(NamedTuple):
     check: str
 
 
-ADAM, NORM, MAP = "cuda/adam.cu", "cuda/norm.cu", "cuda/map.cu"
+ADAM, ROUNDED = "cuda/adam.cu", "cuda/rounded_adam.cu"
+NORM, MAP = "cuda/norm.cu", "cuda/map.cu"
 CROSS_ENTROPY = "cuda/cross_entropy.cu"
 BARRIER = "    __syncthreads();\n"
 
@@ -97,8 +98,25 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "last gradients of a row not zeroed": PlantedBug(
         "cuda/step.cuh", "store_float(0.0f, row", "load_float(row", ADAM, "steps"
     ),
-    "copies compared as numbers": PlantedBug(
+    "random numbers of a pack those of its start": PlantedBug(
+        "cuda/step.cuh", "(scalars, index + k)", "(scalars, index)", ROUNDED, "rounded_steps"
+    ),
+    "random numbers of last elements counted from 0": PlantedBug(
         "cuda/step.cuh",
+        "random_of<Rule>(scalars, index);",
+        "random_of<Rule>(scalars, threadIdx.x);",
+        ROUNDED,
+        "rounded_steps",
+    ),
+    "one random number for both moments": PlantedBug(
+        "cuda/step.cuh",
+        "stored_state<State>(element_states[s], random >> (s * kRandomBits))",
+        "stored_state<State>(element_states[s], random)",
+        ROUNDED,
+        "rounded_steps",
+    ),
+    "copies compared as numbers": PlantedBug(
+        "cuda/weights.cuh",
         "narrow<Copy>(stored).bits != copy.bits",
         "stored != widen(copy)",
         ADAM,

@@ -10,6 +10,7 @@ __all__ = [
     "check_length",
     "check_lists",
     "check_one_device",
+    "check_one_dtype",
     "check_range",
     "check_scalars",
     "check_share",
@@ -122,6 +123,25 @@ def check_one_device(name: str, arguments: Mapping[str, object]) -> None:
     devices = sorted((item.device for item in tensors.values()), key=_is_meta)
     for what, tensor in tensors.items():
         _check_device(name, what, tensor, devices[0])
+
+
+def check_one_dtype(name: str, lists: Mapping[str, Sequence[Tensor]]) -> None:
+    """Refuse lists of tensors that differ in dtype.
+
+    Args:
+        name: The operation.
+        lists: The lists by name; the first tensor of the first says what the others have to be.
+
+    Raises:
+        RuntimeError: If one differs.
+    """
+    pivot = next(iter(lists), "")
+    for list_name, tensors in lists.items():
+        for index, tensor in enumerate(tensors):
+            expected = lists[pivot][0].dtype
+            if tensor.dtype != expected:
+                needed = f"{_plain(expected)}, as {pivot}[0],"
+                _refuse(name, f"{list_name}[{index}] is {_plain(tensor.dtype)}", needed)
 
 
 def check_tensor(
