@@ -24,6 +24,8 @@ def sgd_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: Step
     if group["momentum"] and group["dampening"]:
         first = [row for row in rows if row.state.get("momentum_buffer") is None]
         rows = [row for row in rows if row.state.get("momentum_buffer") is not None]
+    # The host has to know: torch does not damp where there is no buffer yet, and one that was made
+    # for a skipped step could not be told, in a checkpoint either, from one that holds a gradient.
     if first and not (inputs.found_inf is not None and bool(inputs.found_inf)):
         _step(group, first, inputs, is_first=True)
     _step(group, rows, inputs, is_first=False)

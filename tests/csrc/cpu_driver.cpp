@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "buffers.h"
 #include "cpu/cross_entropy.h"
 #include "cpu/kernels.h"
 #include "cpu/maps.h"
@@ -28,46 +29,6 @@ void expect(bool is_met, const std::string& what) {
   if (is_met) return;
   ++num_failures;
   std::printf("%s\n", what.c_str());
-}
-
-// As many bytes as asked for, at an address that is `shift` elements past an aligned one.
-struct Buffer {
-  std::unique_ptr<unsigned char[]> bytes;
-  unsigned char* data;
-  size_t size;
-
-  Buffer(size_t num_bytes, size_t shift)
-      : bytes(new unsigned char[num_bytes + shift]), data(bytes.get() + shift), size(num_bytes) {}
-
-  bool equals(const Buffer& other) const { return std::memcmp(data, other.data, size) == 0; }
-};
-
-void store(DType dtype, unsigned char* to, float value) {
-  if (dtype == DType::kBFloat16) {
-    const BFloat16 half = round_to_bfloat16(value);
-    std::memcpy(to, &half, 2);
-  } else if (dtype == DType::kFloat16) {
-    const Float16 half = round_to_float16(value);
-    std::memcpy(to, &half, 2);
-  } else {
-    std::memcpy(to, &value, 4);
-  }
-}
-
-float load(DType dtype, const unsigned char* from) {
-  if (dtype == DType::kBFloat16) {
-    BFloat16 half;
-    std::memcpy(&half, from, 2);
-    return to_float(half);
-  }
-  if (dtype == DType::kFloat16) {
-    Float16 half;
-    std::memcpy(&half, from, 2);
-    return to_float(half);
-  }
-  float value;
-  std::memcpy(&value, from, 4);
-  return value;
 }
 
 constexpr DType kNone = DType::kNone;
@@ -245,7 +206,9 @@ void test_steps(cpu::Isa isa, DType gradient, DType copy, bool is_split, size_t 
 void test_norm(cpu::Isa isa, DType dtype, size_t shift) {
   const Table table({dtype}, shift, kNormSizes);
   double total = 0.0;
-  const cpu::SumsOfSquares sums = cpu::sums_of_squares(table.rows, 0, isa, kParallelFor);
+  Flags flags(table.rows);
+  const cpu::SumsOfSquares sums =
+      cpu::sums_of_squares(table.rows, 0, flags.found_inf(), isa, kParallelFor);
   for (size_t k = 0; k < table.rows.rows.size(); ++k) {
     const TensorRow& row = table.rows.rows[k];
     double exact = 0.0;
@@ -256,15 +219,18 @@ void test_norm(cpu::Isa isa, DType dtype, size_t shift) {
     total += exact;
     expect(std::fabs(sums.each[k] - exact) <= 1e-5 * exact, "norm of row " + std::to_string(k));
   }
-  expect(std::fabs(sums.total - total) <= 1e-5 * total && !sums.has_inf, "norm");
-  for (const TensorRow& row : table.rows.rows) {
+  expect(std::fabs(sums.total - total) <= 1e-5 * total && flags.set().empty(), "norm");
+  for (size_t k = 0; k < table.rows.rows.size(); ++k) {
+    const TensorRow& row = table.rows.rows[k];
     if (row.numel == 0) continue;
     for (int64_t i : {int64_t{0}, row.numel / 2, row.numel - 1}) {
       unsigned char* at = static_cast<unsigned char*>(row.tensors[0]) + i * element_size(dtype);
       const float old = load(dtype, at);
       for (float bad : {INFINITY, -INFINITY, NAN}) {
         store(dtype, at, bad);
-        expect(cpu::sums_of_squares(table.rows, 0, isa, kParallelFor).has_inf,
+        Flags found(table.rows);
+        cpu::sums_of_squares(table.rows, 0, found.found_inf(), isa, kParallelFor);
+        expect(found.set() == std::vector<size_t>{k},
                "missed at " + std::to_string(i) + " of " + std::to_string(row.numel));
       }
       store(dtype, at, old);
@@ -287,10 +253,20 @@ void test_maps(cpu::Isa isa, DType in, DType out, size_t shift) {
       }
     }
   };
-  expect(cpu::scale_copy(table.rows, 0.37f, isa, kParallelFor), "finite");
+  Flags flags(table.rows);
+  cpu::scale_copy(table.rows, 0.37f, flags.found_inf(), isa, kParallelFor);
   each([](float x, float) { return x * 0.37f; }, "scale_copy");
-  expect(cpu::axpby(table.rows, 0.7f, -1.3f, isa, kParallelFor), "finite");
+  cpu::axpby(table.rows, 0.7f, -1.3f, flags.found_inf(), isa, kParallelFor);
   each([](float x, float y) { return std::fmaf(0.7f, x, -1.3f * y); }, "axpby");
+  expect(flags.set().empty(), "finite");
+  const TensorRow& last = table.rows.rows.back();
+  store(in, static_cast<unsigned char*>(last.tensors[kInput]), INFINITY);
+  const std::vector<size_t> expected = {table.rows.rows.size() - 1};
+  cpu::scale_copy(table.rows, 0.37f, flags.found_inf(), isa, kParallelFor);
+  expect(flags.set() == expected, "infinity in a copy");
+  Flags of_sums(table.rows);
+  cpu::axpby(table.rows, 0.7f, -1.3f, of_sums.found_inf(), isa, kParallelFor);
+  expect(of_sums.set() == expected, "infinity in a sum");
 }
 
 void test_splits(cpu::Isa isa, size_t shift) {

@@ -170,9 +170,19 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "alignment of outputs not tested": PlantedBug(
         "cuda/map.cuh", " && is_aligned(row.tensors[2])", "", MAP, "sums"
     ),
+    "infinity noted at the first tensor": PlantedBug(
+        "cuda/map.cuh",
+        "if (!map_eight(row, i, map)) *found_inf.of(chunk.row) = 1.0f;",
+        "if (!map_eight(row, i, map)) *found_inf.of(0) = 1.0f;",
+        MAP,
+        "scaled_copies",
+    ),
+    "infinity in a gradient noted at the first one": PlantedBug(
+        "cuda/norm.cuh", "found_inf.of(chunk.row)", "found_inf.of(0)", NORM, "statistics"
+    ),
     "infinity among last elements not seen": PlantedBug(
         "cuda/map.cuh",
-        "if (!map_one(row, i, map)) *found_inf = 1.0f;",
+        "if (!map_one(row, i, map)) *found_inf.of(chunk.row) = 1.0f;",
         "map_one(row, i, map);",
         MAP,
         "scaled_copies",

@@ -270,7 +270,7 @@ def _compare_steps(
 
 
 def _statistics(ops: Any, gradients: list[Tensor], max_norm: float | None) -> list[Tensor]:
-    results = [torch.full((1,), value) for value in (7.0, 8.0, 0.0)]
+    results = [torch.full((1,), 7.0), torch.full((1,), 8.0), torch.zeros(len(gradients))]
     ops.gradient_stats_(gradients, torch.tensor([0.37]), max_norm, *results)
     return results
 

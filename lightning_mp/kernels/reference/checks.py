@@ -7,6 +7,7 @@ from torch import Tensor
 
 __all__ = [
     "FLOATING",
+    "check_found_inf",
     "check_length",
     "check_lists",
     "check_one_device",
@@ -15,6 +16,7 @@ __all__ = [
     "check_scalars",
     "check_share",
     "check_tensor",
+    "set_found_inf",
 ]
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16)
@@ -101,6 +103,38 @@ def check_scalars(
             _refuse(name, found, f"{_plain(dtype)} with 1 element")
         device = device or scalar.device
         _check_device(name, scalar_name, scalar, device)
+
+
+def check_found_inf(name: str, tensors: Sequence[Tensor], found_inf: Tensor) -> None:
+    """Refuse a flag that is neither one for all tensors nor a list of one for each.
+
+    Args:
+        name: The operation.
+        tensors: Its tensors.
+        found_inf: The flag, or flags.
+
+    Raises:
+        RuntimeError: If it is neither, or on another device.
+    """
+    is_list = found_inf.shape == (len(tensors),) and found_inf.is_contiguous()
+    if found_inf.dtype != torch.float32 or not (found_inf.numel() == 1 or is_list):
+        found = f"found_inf is {_plain(found_inf.dtype)} with {found_inf.numel()} elements"
+        needed = f"float32 with 1 element, or contiguous with shape [{len(tensors)}],"
+        _refuse(name, found, needed)
+    if tensors:
+        _check_device(name, "found_inf", found_inf, tensors[0].device)
+
+
+def set_found_inf(found_inf: Tensor, is_finite: Sequence[Tensor]) -> None:
+    """Set a flag for all tensors, or that of each; none is cleared.
+
+    Args:
+        found_inf: What :func:`check_found_inf` accepts.
+        is_finite: A bool scalar for each tensor.
+    """
+    if is_finite:
+        bad = ~torch.stack(list(is_finite))
+        found_inf.masked_fill_(bad.any() if found_inf.numel() == 1 else bad, 1.0)
 
 
 def check_one_device(name: str, arguments: Mapping[str, object]) -> None:
