@@ -175,7 +175,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "if (!map_eight(row, i, map)) *found_inf.of(chunk.row) = 1.0f;",
         "if (!map_eight(row, i, map)) *found_inf.of(0) = 1.0f;",
         MAP,
-        "scaled_copies",
+        "sums",
     ),
     "infinity in a gradient noted at the first one": PlantedBug(
         "cuda/norm.cuh", "found_inf.of(chunk.row)", "found_inf.of(0)", NORM, "statistics"
