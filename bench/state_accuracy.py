@@ -55,7 +55,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--tasks", nargs="+", choices=_TASKS, default=_TASKS, help="default: all")
-    add("--seeds", type=positive_count, default=5, help="number of starts (default: 5)")
+    add("--seeds", type=positive_count, default=4, help="number of starts (default: 4)")
     add_report_options(parser, "a few steps, to try the benchmark")
     options = parser.parse_args(arguments)
     require_output_folder(parser, options.output)

@@ -18,13 +18,14 @@ weights and the same batches for all forms. Figures are means over starts, with 
 the largest in brackets.
 - `bf16, stochastic` is `FusedAdamW(state_dtype="bf16")`. `bf16, nearest` rounds the FP32 moments \
 to the nearest bfloat16 value after every step, as storing them in bfloat16 by `Tensor.copy_` does.
-- `loss` and `accuracy` are of examples that were not trained on. `- FP32's` is the loss less \
+- `training loss` is the mean over the last 100 steps; `loss` and `accuracy` are of examples that \
+were not trained on. `- FP32's` is the loss less \
 that of FP32 moments from the same start: a form whose bracket holds 0 is as good.
 - `moved` is the share of second moments that are not what they were 100 steps before the end. \
 With a beta of 0.999 a step shrinks a second moment by at most 0.1 %, and bfloat16 values are \
 0.4 % to 0.8 % apart: rounded to nearest it never shrinks, and grows only on large gradients. \
 `/ FP32's` is the geometric mean of second moments over that of FP32 ones; Adam's steps go with \
-its inverse square root.
+its inverse square root. The learning rate falls to 0 along half a cosine.
 """
 
 
@@ -48,10 +49,12 @@ def format_state_report(
 def _section(name: str, result: Mapping[str, Any]) -> str:
     runs = result["runs"]
     num_starts = len(runs[FULL])
-    header = ["moments", "loss", "- FP32's", "accuracy %", "second moments moved %", "/ FP32's"]
+    header = ["moments", "training loss", "loss", "- FP32's", "accuracy %"]
+    header += ["second moments moved %", "/ FP32's"]
     rows = [
         [
             form,
+            _spread([run["training_loss"] for run in own], 4),
             _spread([run["loss"] for run in own], 4),
             _spread([a["loss"] - b["loss"] for a, b in zip(own, runs[FULL], strict=True)], 4),
             _spread([100 * run["accuracy"] for run in own], 2),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from benchkit.state_tasks import STATE_TASKS, StateTask
 from lightning_mp.optim import FusedAdamW
@@ -19,7 +20,7 @@ STATE_FORMS = (FULL, NEAREST, STOCHASTIC)
 
 _BETAS = (0.9, 0.999)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# Steps over which a second moment is watched; a share of the run where that is shorter.
+# Steps over which losses are averaged and second moments watched; half of a run that is shorter.
 _WATCHED_STEPS = 100
 _NUM_SMOKE_STEPS = 30
 
@@ -37,9 +38,10 @@ def measure_state_training(
 
     Returns:
         ``title`` and ``num_steps`` of the task, and ``runs``: for each form a list of what came out
-        of each start: ``loss`` and ``accuracy`` on examples that were not trained on; ``moved``,
-        the share of second moments that are not what they were 100 steps before the end; and
-        ``scale``, the geometric mean of second moments over that of FP32 ones.
+        of each start: ``training_loss``, the mean over the last 100 steps; ``loss`` and
+        ``accuracy`` on examples that were not trained on; ``moved``, the share of second moments
+        that are not what they were 100 steps before the end; and ``scale``, the geometric mean of
+        second moments over that of FP32 ones.
     """
     torch.set_num_threads(num_threads)
     what = STATE_TASKS[task]()
@@ -60,20 +62,29 @@ def _train(task: StateTask, form: str, seed: int, num_steps: int) -> tuple[dict[
     model = task.make_model()
     state_dtype = torch.bfloat16 if form == STOCHASTIC else torch.float32
     optimizer = FusedAdamW(model.parameters(), lr=task.lr, betas=_BETAS, state_dtype=state_dtype)
+    schedule = CosineAnnealingLR(optimizer, num_steps)
     generator = torch.Generator().manual_seed(seed)
+    num_watched = min(_WATCHED_STEPS, num_steps // 2)
     before: list[Tensor] = []
+    losses = torch.zeros(num_steps)
     for step in range(num_steps):
-        if step == num_steps - min(_WATCHED_STEPS, num_steps // 2):
+        if step == num_steps - num_watched:
             before = [moment.clone() for moment in _second_moments(optimizer)]
         inputs, classes = task.draw(generator)
         optimizer.zero_grad()
-        F.cross_entropy(model(inputs).flatten(0, -2), classes.flatten()).backward()
+        loss = F.cross_entropy(model(inputs).flatten(0, -2), classes.flatten())
+        loss.backward()
+        losses[step] = loss.detach()
         optimizer.step()
+        schedule.step()
         if form == NEAREST:
             _round_to_nearest(optimizer)
     moments = _second_moments(optimizer)
-    loss, accuracy = _evaluate(model, task.held_out)
-    result = {"loss": loss, "accuracy": accuracy, "moved": _share_moved(before, moments)}
+    result = {
+        "training_loss": losses[-num_watched:].mean().item(),
+        **_evaluate(model, task.held_out),
+        "moved": _share_moved(before, moments),
+    }
     return result, _geometric_mean(moments)
 
 
@@ -88,12 +99,12 @@ def _round_to_nearest(optimizer: Optimizer) -> None:
 
 
 @torch.no_grad()
-def _evaluate(model: Any, held_out: tuple[Tensor, Tensor]) -> tuple[float, float]:
+def _evaluate(model: Any, held_out: tuple[Tensor, Tensor]) -> dict[str, float]:
     inputs, classes = held_out
     logits = model(inputs).flatten(0, -2)
     loss = F.cross_entropy(logits, classes.flatten())
     accuracy = (logits.argmax(-1) == classes.flatten()).float().mean()
-    return loss.item(), accuracy.item()
+    return {"loss": loss.item(), "accuracy": accuracy.item()}
 
 
 def _share_moved(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

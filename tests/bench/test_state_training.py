@@ -62,7 +62,8 @@ def test_what_moved_is_counted_where_there_was_a_gradient():
 
 def test_spreads_and_pairs_are_those_of_starts():
     def run(loss, accuracy=0.5, moved=1.0, scale=1.0):
-        return {"loss": loss, "accuracy": accuracy, "moved": moved, "scale": scale}
+        shares = {"accuracy": accuracy, "moved": moved, "scale": scale}
+        return {"training_loss": loss / 4, "loss": loss, **shares}
 
     runs = {
         FULL: [run(1.0), run(2.0)],
@@ -72,7 +73,8 @@ def test_spreads_and_pairs_are_those_of_starts():
     results = {"digits": {"title": "Digits", "num_steps": 30, "runs": runs}}
     text = format_state_report([("Date", "today")], results)
     assert "- Date: today\n\n## digits\n\nDigits; 30 steps, 2 starts.\n" in text
-    expected = "| bf16, nearest | 1.8750 (1.5000 to 2.2500) | 0.3750 (0.2500 to 0.5000) |"
+    expected = "| bf16, nearest | 0.4688 (0.3750 to 0.5625) | 1.8750 (1.5000 to 2.2500) |"
+    expected += " 0.3750 (0.2500 to 0.5000) |"
     expected += " 37.50 (25.00 to 50.00) | 18.8 (12.5 to 25.0) | 3.50 (3.00 to 4.00) |"
     assert expected in text.splitlines()
     assert "| 0.0000 (-0.2500 to 0.2500) |" in text
