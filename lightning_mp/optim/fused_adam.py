@@ -30,9 +30,7 @@ class FusedAdam(FusedAdamBase, Adam):
         capturable: Kept for the groups; every step can be captured in a CUDA graph.
         state_dtype: Dtype of the moments: float32 or bfloat16, or ``"fp32"`` or ``"bf16"``.
             Bfloat16 moments are computed in FP32 and rounded stochastically when they are stored,
-            with a seed that is ``torch.initial_seed()`` at the time of the call. Processes that
-            train copies of one model need the same seed, or their copies drift apart: seed them
-            alike, or give each group a ``rounding_seed``.
+            by a hash of step and place, and of the group's ``rounding_seed`` (default: 0).
 
     Raises:
         TypeError: A parameter has another dtype.

@@ -22,9 +22,9 @@ class FusedAdamBase(FusedOptimizer):
     """Keep moments in float32, or in bfloat16 with stochastic rounding, group by group.
 
     A group with bfloat16 moments has two entries more than torch's: ``state_dtype``, and
-    ``rounding_seed``, which is ``torch.initial_seed()`` of the time when the group was added unless
-    the group brought one. With it, the step and the place of an element say how the element is
-    rounded: no generator is asked later, and a run that is resumed goes on bit for bit.
+    ``rounding_seed``, which is 0 unless the group brought one. With it, the step and the place of an
+    element say how the element is rounded. No generator is asked: a run that is resumed goes on bit
+    for bit, and processes that train copies of one model round alike, however each is seeded.
     """
 
     chooses_state_dtype = True
@@ -78,11 +78,11 @@ def _complete(group: dict[str, Any]) -> None:
         return
     group[STATE_DTYPE] = _parse_dtype(group[STATE_DTYPE])
     if group[STATE_DTYPE] == torch.bfloat16:
-        seed = group.setdefault(ROUNDING_SEED, torch.initial_seed() % _NUM_SEEDS)
+        seed = group.setdefault(ROUNDING_SEED, 0)
         if type(seed) is not int or not 0 <= seed < _NUM_SEEDS:
             raise ValueError(
                 f"{ROUNDING_SEED} = {seed!r}; allowed is an integer from 0 to 2**63 - 1; leave it "
-                "out for torch.initial_seed()"
+                "out for 0"
             )
 
 

@@ -68,7 +68,6 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path: Any, level: str, fo
     first.save_checkpoint(tmp_path / "one.ckpt")
     saved = torch.load(tmp_path / "one.ckpt", weights_only=True)["optimizer_states"][0]
     assert saved["state"][0]["exp_avg"].dtype == BF16
-    # The seed is that of the checkpoint, not that of the process which goes on.
     torch.manual_seed(12345)
     resumed = fit(tmp_path, level, form, ckpt_path=tmp_path / "one.ckpt")
     assert same(values(resumed), values(whole))
