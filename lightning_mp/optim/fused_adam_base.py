@@ -22,9 +22,9 @@ class FusedAdamBase(FusedOptimizer):
     """Keep moments in float32, or in bfloat16 with stochastic rounding, group by group.
 
     A group with bfloat16 moments has two entries more than torch's: ``state_dtype``, and
-    ``rounding_seed``, which is 0 unless the group brought one. With it, the step and the place of an
-    element say how the element is rounded. No generator is asked: a run that is resumed goes on bit
-    for bit, and processes that train copies of one model round alike, however each is seeded.
+    ``rounding_seed``, which is 0 unless the group brought one. With it, the step and the place of
+    an element say how the element is rounded. No generator is asked: a run that is resumed goes on
+    bit for bit, and processes that train copies of one model round alike, however each is seeded.
     """
 
     chooses_state_dtype = True
