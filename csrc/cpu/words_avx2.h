@@ -20,10 +20,19 @@ struct Words {
     return Words(_mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), steps));
   }
 
-  HOST_DEVICE void store(BFloat16* to) const {
-    const __m256i packed = _mm256_packus_epi32(value, value);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0xD8)));
+  // Stores the upper halves of two vectors of words, one after the other.
+  static HOST_DEVICE void store_uppers(Words first, Words second, BFloat16* to) {
+    // By halves of 128 bits, which the permutation puts in order.
+    const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(first.value, 16),
+                                               _mm256_srli_epi32(second.value, 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xD8));
+  }
+
+  // Whether a word is at least `bound`.
+  HOST_DEVICE bool reaches(uint32_t bound) const {
+    const __m256i least = _mm256_set1_epi32(static_cast<int>(bound));
+    const __m256i is_reached = _mm256_cmpeq_epi32(_mm256_max_epu32(value, least), value);
+    return _mm256_movemask_epi8(is_reached) != 0;
   }
 };
 
@@ -40,6 +49,8 @@ HOST_DEVICE Words operator&(Words a, Words b) { return Words(_mm256_and_si256(a.
 HOST_DEVICE Words operator>>(Words a, int count) {
   return Words(_mm256_srli_epi32(a.value, count));
 }
+
+HOST_DEVICE Words maximum_of(Words a, Words b) { return Words(_mm256_max_epu32(a.value, b.value)); }
 
 HOST_DEVICE Words where_above(Words a, Words bound, Words above, Words other) {
   return Words(

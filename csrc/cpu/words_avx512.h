@@ -20,8 +20,15 @@ struct Words {
     return Words(_mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first)), steps));
   }
 
-  HOST_DEVICE void store(BFloat16* to) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(value));
+  // Stores the upper halves of two vectors of words, one after the other.
+  static HOST_DEVICE void store_uppers(Words first, Words second, BFloat16* to) {
+    _mm512_storeu_si512(to,
+                        _mm512_permutex2var_epi16(first.value, Vector::odd_places(), second.value));
+  }
+
+  // Whether a word is at least `bound`.
+  HOST_DEVICE bool reaches(uint32_t bound) const {
+    return _mm512_cmpge_epu32_mask(value, _mm512_set1_epi32(static_cast<int>(bound))) != 0;
   }
 };
 
@@ -38,6 +45,8 @@ HOST_DEVICE Words operator&(Words a, Words b) { return Words(_mm512_and_si512(a.
 HOST_DEVICE Words operator>>(Words a, int count) {
   return Words(_mm512_srli_epi32(a.value, static_cast<unsigned>(count)));
 }
+
+HOST_DEVICE Words maximum_of(Words a, Words b) { return Words(_mm512_max_epu32(a.value, b.value)); }
 
 HOST_DEVICE Words where_above(Words a, Words bound, Words above, Words other) {
   return Words(_mm512_mask_mov_epi32(other.value, _mm512_cmpgt_epi32_mask(a.value, bound.value),

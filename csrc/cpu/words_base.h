@@ -17,8 +17,14 @@ struct Words {
   // `first` and the words that follow it.
   static HOST_DEVICE Words ramp(uint32_t first) { return Words(first); }
 
-  // Stores words below 2^16 as bits of halves.
-  HOST_DEVICE void store(BFloat16* to) const { to->bits = static_cast<uint16_t>(value); }
+  // Stores the upper halves of two vectors of words, one after the other.
+  static HOST_DEVICE void store_uppers(Words first, Words second, BFloat16* to) {
+    to[0].bits = static_cast<uint16_t>(first.value >> 16);
+    to[1].bits = static_cast<uint16_t>(second.value >> 16);
+  }
+
+  // Whether a word is at least `bound`.
+  HOST_DEVICE bool reaches(uint32_t bound) const { return value >= bound; }
 };
 
 HOST_DEVICE Words operator+(Words a, Words b) { return Words(a.value + b.value); }
@@ -30,6 +36,8 @@ HOST_DEVICE Words operator^(Words a, Words b) { return Words(a.value ^ b.value);
 HOST_DEVICE Words operator&(Words a, Words b) { return Words(a.value & b.value); }
 
 HOST_DEVICE Words operator>>(Words a, int count) { return Words(a.value >> count); }
+
+HOST_DEVICE Words maximum_of(Words a, Words b) { return a.value > b.value ? a : b; }
 
 // `above` where a > bound, elsewhere `other`; both below 2^31.
 HOST_DEVICE Words where_above(Words a, Words bound, Words above, Words other) {

@@ -59,16 +59,17 @@ constexpr int kStateSlots = Rule::kNumStates > 0 ? Rule::kNumStates : 1;
 template <class Rule>
 HOST_DEVICE uint32_t random_of(const typename Rule::Scalars& scalars, int64_t place) {
   if constexpr (sizeof(typename Rule::State) < sizeof(float)) {
-    static_assert(Rule::kNumStates * kRandomBits <= 32);
+    static_assert(Rule::kNumStates <= kMaxRoundedStates);
     return random_words(static_cast<uint32_t>(place), scalars.rounding);
   }
   return 0;
 }
 
 template <class State>
-HOST_DEVICE State stored_state(float state, uint32_t random) {
+HOST_DEVICE State stored_state(float state, uint32_t random, int index) {
   if constexpr (sizeof(State) < sizeof(float)) {
-    return BFloat16{static_cast<uint16_t>(stochastic_bfloat16(bits_of(state), random))};
+    const uint32_t rounded = rounded_to_upper(bits_of(state), chance_of(random, index));
+    return BFloat16{static_cast<uint16_t>(rounded >> 16)};
   } else {
     return state;
   }
@@ -102,7 +103,7 @@ HOST_DEVICE void step_eight(const TensorRow& row, const typename Rule::Scalars& 
     const uint32_t random = random_of<Rule>(scalars, index + k);
 #pragma unroll
     for (int s = 0; s < Rule::kNumStates; ++s) {
-      states[s].set(k, stored_state<State>(element_states[s], random >> (s * kRandomBits)));
+      states[s].set(k, stored_state<State>(element_states[s], random, s));
     }
     Weight::store(weight, new_stored, new_copy);
     stored.set(k, new_stored);
@@ -144,8 +145,7 @@ HOST_DEVICE void step_one(const TensorRow& row, const typename Rule::Scalars& sc
   const uint32_t random = random_of<Rule>(scalars, index);
 #pragma unroll
   for (int s = 0; s < Rule::kNumStates; ++s) {
-    store_one(stored_state<State>(states[s], random >> (s * kRandomBits)),
-              at<State>(row, kFirstState + s, index));
+    store_one(stored_state<State>(states[s], random, s), at<State>(row, kFirstState + s, index));
   }
   with_weight(row, [&](auto form) {
     using Weight = decltype(form);

@@ -39,29 +39,34 @@ HOST_DEVICE uint32_t where_above(uint32_t a, uint32_t bound, uint32_t above, uin
 }
 
 // 32 random bits for each place: the finaliser lowbias32 (Wellons, 2018: a bias of 0.17, near the
-// least that is known for two multiplications), with a key before each of them. Places are counted
-// modulo 2^32.
+// least that is known for two multiplications), with a key before each of them and without its last
+// step, which chance_of() does. Places are counted modulo 2^32.
 template <class Words>
 HOST_DEVICE Words random_words(Words place, RandomKey key) {
   Words x = place + Words(key.first);
   x = (x ^ (x >> 16)) * Words(0x7FEB352Du);
-  x = ((x ^ (x >> 15)) + Words(key.second)) * Words(0x846CA68Bu);
-  return x ^ (x >> 16);
+  return ((x ^ (x >> 15)) + Words(key.second)) * Words(0x846CA68Bu);
 }
 
-// The bfloat16 bits, below 2^16, of FP32 bits. Of `random` the lower 16 bits count. What is a
-// bfloat16 value stays one; every NaN becomes the same one, as in rounding to nearest.
+// How many states of an element share its random bits.
+constexpr int kMaxRoundedStates = 2;
+
+// A number below 2^16 for a state: half of x ^ (x >> 16).
 template <class Words>
-HOST_DEVICE Words stochastic_bfloat16(Words bits, Words random) {
-  const Words magnitude = bits & Words(kMagnitudeMask);
-  const Words chance =
-      where_above(magnitude, Words(kLargestBFloat16 - 1), Words(0u), random & Words(0xFFFFu));
-  return where_above(magnitude, Words(kInfinityBits), Words(0x7FC0u), (bits + chance) >> 16);
+HOST_DEVICE Words chance_of(Words random, int state) {
+  const Words upper = random >> 16;
+  return state == 0 ? (random ^ upper) & Words(0xFFFFu) : upper;
 }
 
-// The states of one element share its random bits: the first has the lower half, the second the
-// upper one.
-constexpr int kRandomBits = 16;
+// FP32 bits whose upper half is the bfloat16 that they are rounded to; the lower half may hold
+// anything. What is a bfloat16 value stays one; every NaN becomes the same one, as in rounding to
+// nearest. Where no magnitude reaches kLargestBFloat16 the result is bits + chance.
+template <class Words>
+HOST_DEVICE Words rounded_to_upper(Words bits, Words chance) {
+  const Words magnitude = bits & Words(kMagnitudeMask);
+  const Words less = where_above(magnitude, Words(kLargestBFloat16 - 1), Words(0u), chance);
+  return where_above(magnitude, Words(kInfinityBits), Words(0x7FC00000u), bits + less);
+}
 
 // A rule whose states are stored so. What it computes is FP32 all the same.
 template <class Rule>

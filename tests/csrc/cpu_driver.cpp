@@ -82,9 +82,9 @@ struct Table {
   }
 };
 
-void store_state(DType dtype, unsigned char* to, float value, uint32_t random) {
+void store_state(DType dtype, unsigned char* to, float value, uint32_t chance) {
   if (dtype == DType::kBFloat16) {
-    const uint16_t bits = static_cast<uint16_t>(stochastic_bfloat16(bits_of(value), random));
+    const uint16_t bits = static_cast<uint16_t>(rounded_to_upper(bits_of(value), chance) >> 16);
     std::memcpy(to, &bits, 2);
   } else {
     store(dtype, to, value);
@@ -126,7 +126,7 @@ void step_element(const TensorRow& row, int64_t i, const typename Rule::Scalars&
   Rule::step(load(row.dtypes[kGradient], at(kGradient)), weight, states, scalars);
   for (int k = 0; k < Rule::kNumStates; ++k) {
     store_state(row.dtypes[kFirstState + k], at(kFirstState + k), states[k],
-                random_of(scalars, i) >> (k * kRandomBits));
+                chance_of(random_of(scalars, i), k));
   }
   if (is_split) {
     const SplitMaster master = split_master(weight);

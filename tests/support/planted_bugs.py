@@ -110,8 +110,8 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     ),
     "one random number for both moments": PlantedBug(
         "cuda/step.cuh",
-        "stored_state<State>(element_states[s], random >> (s * kRandomBits))",
-        "stored_state<State>(element_states[s], random)",
+        "stored_state<State>(element_states[s], random, s)",
+        "stored_state<State>(element_states[s], random, 0)",
         ROUNDED,
         "rounded_steps",
     ),
