@@ -71,7 +71,7 @@ def test_what_never_ran_is_named(monkeypatch):
 def test_patches_and_the_reason(monkeypatch):
     patches = collect_info()["patches"]
     assert patches["is_installed"] is True
-    assert len(patches["objects"]) == 6
+    assert len(patches["objects"]) == 7
     lightning_mp.uninstall()
     assert collect_info()["patches"] == {
         "is_installed": False,

@@ -108,7 +108,10 @@ REFUSED = {
     # types of devices
     "devices:\n- count: 1\n  type: npu": (3, "devices[0].type = 'npu'; allowed: one of cuda, rocm"),
     "devices: [{type: [cpu]}]": (1, "devices[0].type = ['cpu']; allowed: one of cuda"),
-    "devices:\n- type: cuda\n  cores: [0]": (3, "devices[0].cores is an unknown key; allowed: type"),
+    "devices:\n- type: cuda\n  cores: [0]": (
+        3,
+        "devices[0].cores is an unknown key; allowed: type",
+    ),
     "devices:\n- type: cuda\n- type: cuda": (3, "devices[1].type = 'cuda', which is that of dev"),
     "devices:\n- type: cpu\n- type: cpu": (3, "devices[1].type = 'cpu' with devices[0].type"),
     "devices:\n- {type: cpu, cores: [0, 1]}\n- {type: cpu, cores: [1, 0]}": (
@@ -132,7 +135,10 @@ REFUSED = {
     "devices: [{type: sim, alignment_bytes: 256.0}]": (1, "devices[0].alignment_bytes = 256.0; al"),
     # lists
     "devices:\n- type: cpu\n  cores: 3": (3, "devices[0].cores = 3; allowed: a list; write it"),
-    "devices:\n- type: cpu\n  cores:\n  - 3\n  - 3": (5, "devices[0].cores[1] = 3, which is in the"),
+    "devices:\n- type: cpu\n  cores:\n  - 3\n  - 3": (
+        5,
+        "devices[0].cores[1] = 3, which is in the",
+    ),
     "devices: [{type: cpu, cores: [-1]}]": (1, "devices[0].cores[0] = -1; allowed: an integer"),
     "devices: [{type: cpu, cores: [0], count: 2}]": (1, "devices[0].count = 2 with 1 cores; allo"),
     "devices: [{type: sim, dtypes: []}]": (1, "devices[0].dtypes = []; allowed: at least one"),
