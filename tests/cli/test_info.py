@@ -12,7 +12,9 @@ from lightning_mp.connector import is_installed
 
 
 @pytest.fixture(autouse=True)
-def seams(monkeypatch):
+def seams(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TORCH_FL_CONFIG", raising=False)
     monkeypatch.delenv("LIGHTNING_MP_NO_PATCH", raising=False)
     was_installed = is_installed()
     lightning_mp.install()

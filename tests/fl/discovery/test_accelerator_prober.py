@@ -1,6 +1,7 @@
 """Every verdict on an accelerator, on machines made of files."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -270,17 +271,15 @@ def test_a_torch_for_rocm_drives_rocm_and_not_cuda(machine):
     assert probe("cuda", machine.system(torch_like))[0].devices == ()
 
 
-class Mps(Backend):
-    get_device_properties = None
-
-    def recommended_max_memory(self):
-        return 2**33
-
-
 def test_mps_has_no_double_and_says_its_memory(machine):
-    system = machine.system(fake_torch("mps", mps=Mps(0)), platform="darwin")
+    # As torch.mps is: no properties and no names.
+    backend = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 1, recommended_max_memory=lambda: 2**33
+    )
+    system = machine.system(fake_torch("mps", mps=backend), platform="darwin")
     (device,) = probe("mps", system)[0].devices
     assert device.spec.memory_bytes == 2**33
+    assert device.spec.dtypes is not None
     assert torch.float64 not in device.spec.dtypes
     assert {torch.float32, torch.bfloat16, torch.int64} <= device.spec.dtypes
     assert device.spec.name == "Apple device"

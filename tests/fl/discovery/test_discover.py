@@ -149,11 +149,10 @@ def fl_logger():
 def test_the_steps_are_logged_as_the_config_says(machine, fl_logger, tmp_path):
     path = tmp_path / "logs" / "fl.log"
     config = FlConfig(logging=LoggingConfig(level="info", path=str(path)))
-    for _ in range(2):
-        report = discover(config, system=machine.system())
+    logs = [discover(config, system=machine.system()).log for _ in range(2)]
     lines = path.read_text().splitlines()
-    assert len(lines) == 2 * len(report.log)
-    assert all(line.endswith(end) for line, end in zip(lines, report.log, strict=False))
+    expected = [line for log in logs for line in log]
+    assert all(line.endswith(end) for line, end in zip(lines, expected, strict=True))
     assert len(fl_logger.handlers) == 1
 
 

@@ -119,7 +119,7 @@ DAMAGED = {
     '{"version": 1}': "broken entries",
     '{"version": 1, "devices": [7]}': "broken entries",
     '{"version": 1, "devices": [{"index": -1, "uid": "a", "vendor": "b", "name": "c"}]}': "broken",
-    '{"version": 1, "devices": [{"index": true, "uid": "a", "vendor": "b", "name": "c"}]}': "broken",
+    '{"version": 1, "devices": [{"index": 1.0, "uid": "a", "vendor": "b", "name": "c"}]}': "broken",
     '{"version": 1, "devices": [{"index": 0, "uid": 1, "vendor": "b", "name": "c"}]}': "broken",
     '{"version": 1, "devices": [{"index": 0, "uid": "a"}]}': "broken entries",
     '{"version": 1, "devices": [{"index": 0, "uid": "a", "vendor": "b", "name": "c"},'
