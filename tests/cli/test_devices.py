@@ -43,8 +43,8 @@ def test_table_and_what_is_not_used(report):
     assert rows[0] == ["id", "vendor", "name", "memory", "limit", "dtypes", "compute", "simulated"]
     assert [row[0] for row in rows[1:]] == ["fl:1", "fl:2", "fl:3"]
     assert [row[-1] for row in rows[1:]] == ["no", "no", "yes"]
-    assert "Card 1  unknown" in devices
-    assert "0.01 GiB    0.00 GiB" in devices
+    assert rows[1][1:6] == ["cuda", "Card", "1", "unknown", "unknown"]
+    assert rows[2][7:11] == ["0.01", "GiB", "0.00", "GiB"]
     assert "bfloat16 float32" in devices
     lines = [line.strip() for line in not_used.splitlines()]
     assert lines[0].startswith("fl:0: cuda:GPU-00000000")

@@ -116,8 +116,8 @@ def closest(value: Any, choices: Collection[str]) -> str:
         ``" (did you mean …?)"``, or nothing if no choice is close.
 
     Example:
-        >>> closest("wraning", ["warning", "error"])
-        " (did you mean 'warning'?)"
+        >>> closest("levels", ["level", "path"])
+        " (did you mean 'level'?)"
     """
     found = difflib.get_close_matches(str(value), choices, n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""

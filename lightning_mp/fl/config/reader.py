@@ -51,21 +51,21 @@ def read_config(text: str, source: Path) -> FlConfig:
     try:
         return FlConfig(devices=devices, fallback=fallback, logging=logging, source=source)
     except SettingError as error:
-        raise tree.error(error.setting, str(error)) from error
+        raise tree.refusal(error) from error
 
 
 def _device(tree: YamlTree, entry: Any, path: str, source: Path) -> DeviceConfig:
     if not isinstance(entry, dict) or "type" not in entry:
         raise tree.error(
-            path,
             f"{path} = {entry!r} has no type; allowed: a mapping with type and its settings; write "
             "- type: cpu",
+            path,
         )
     given_type = entry["type"]
     try:
         check_choice("type", given_type, DEVICE_TYPES)
     except SettingError as error:
-        raise tree.error(f"{path}.type", f"{path}.{error}") from error
+        raise tree.refusal(error, path) from error
     cls = next(cls for cls in _CLASSES if given_type in cls.TYPES)
     settings = _mapping(tree, entry, path, _names(cls))
     where = f"{source}, line {tree.line(path)}"
@@ -93,7 +93,7 @@ def _record(tree: YamlTree, path: str, cls: type[Record], settings: dict[str, An
     try:
         return cls(**values)
     except SettingError as error:
-        raise tree.error(f"{path}.{error.setting}", f"{path}.{error}") from error
+        raise tree.refusal(error, path) from error
 
 
 def _mapping(tree: YamlTree, value: Any, path: str, allowed: tuple[str, ...]) -> dict[str, Any]:
@@ -102,17 +102,17 @@ def _mapping(tree: YamlTree, value: Any, path: str, allowed: tuple[str, ...]) ->
         return {}
     if not isinstance(value, dict):
         raise tree.error(
-            path,
             f"{path or 'the file'} = {value!r} is no mapping; allowed: the keys "
             f"{', '.join(allowed)}; write them as key: value",
+            path,
         )
     for key in value:
         if key not in allowed:
             inner = f"{path}.{key}" if path else key
             raise tree.error(
-                inner,
                 f"{inner} is an unknown key; allowed: {', '.join(allowed)}"
                 f"{closest(key, allowed)}; correct or remove it",
+                inner,
             )
     return dict(value)
 
@@ -122,9 +122,9 @@ def _list(tree: YamlTree, value: Any, path: str) -> list[Any]:
         return []
     if not isinstance(value, list):
         raise tree.error(
-            path,
             f"{path} = {value!r} is no list; allowed: a list of devices; begin each with a dash, "
             "as in - type: cpu",
+            path,
         )
     return value
 

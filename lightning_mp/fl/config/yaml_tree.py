@@ -4,6 +4,8 @@ from typing import Any
 
 import yaml
 
+from lightning_mp.fl.config.setting_error import SettingError
+
 __all__ = ["YamlTree"]
 
 # devices -> entry -> list -> item; deeper is a mistake, or an alias that contains itself.
@@ -52,17 +54,30 @@ class YamlTree:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self._lines.get(path, 1)
 
-    def error(self, path: str, message: str) -> ValueError:
+    def error(self, message: str, path: str) -> ValueError:
         """Make the error of a setting.
 
         Args:
-            path: The setting.
             message: What is wrong with it.
+            path: The setting.
 
         Returns:
             The error to raise, with file and line.
         """
         return ValueError(f"{self._name}, line {self.line(path)}: {message}")
+
+    def refusal(self, error: SettingError, section: str = "") -> ValueError:
+        """Add file and line to the error of a record.
+
+        Args:
+            error: What the record raised.
+            section: Path of the record; empty for the whole file.
+
+        Returns:
+            The error to raise.
+        """
+        prefix = f"{section}." if section else ""
+        return self.error(f"{prefix}{error}", f"{prefix}{error.setting}")
 
     def _plain(self, node: yaml.Node, path: str, depth: int) -> Any:
         self._lines.setdefault(path, node.start_mark.line + 1)
@@ -70,9 +85,9 @@ class YamlTree:
             return self._scalar(node, path)
         if depth == _DEEPEST:
             raise self.error(
-                path,
                 f"{path} is nested too deep; allowed: sections, lists and single values; remove "
                 "the inner brackets",
+                path,
             )
         if isinstance(node, yaml.SequenceNode):
             return [
@@ -106,9 +121,9 @@ class YamlTree:
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
             raise self.error(
-                path,
                 f"{path} = {node.value!r} with tag {node.tag!r}; allowed: plain values; write it "
                 "without a tag, a word in quotes",
+                path,
             ) from error
 
     def _syntax_error(self, error: yaml.YAMLError) -> ValueError:

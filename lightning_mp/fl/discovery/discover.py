@@ -37,8 +37,9 @@ def discover(
     """Find the devices of this machine.
 
     A vendor that fails is reported, never raised. Accelerators come first, then what the
-    configuration makes of the CPU, then simulated devices. Without ``devices`` in the
-    configuration every accelerator is used, and the CPU only where there is none.
+    configuration makes of the CPU and simulated devices, each in the order of its entries.
+    Without ``devices`` in the configuration every accelerator is used, and the CPU only where
+    there is none.
 
     Args:
         config: What to use; None for what ``load_config`` loads.
@@ -116,7 +117,7 @@ def _probe_all(
     probers: Sequence[VendorProber],
     log: Callable[[str], None],
 ) -> list[VendorFindings]:
-    """Probe in the order of numbering: accelerators, CPU, sim; each by place in the config."""
+    """Probe in the order of numbering: accelerators, then the others, each by the config."""
     types = [device.type for device in config.devices]
     order = {name: place for place, name in reversed(list(enumerate(types)))}
     findings: list[VendorFindings] = []

@@ -102,7 +102,7 @@ def probe_driver(vendor: Vendor, system: System) -> DriverState:
         usable = [card for card in cards if card.driver in vendor.drivers]
         wanted = [node for card in usable for node in card.nodes]
         nodes = [node for node in wanted if node.exists()]
-        missing = [] if nodes else ["dev/dri/renderD*"]
+        missing = [] if nodes else ["dev/dri/render*"]
     return DriverState(
         vendor=vendor,
         cards=cards,

@@ -18,7 +18,7 @@ class PciCard:
     Args:
         address: Such as ``"0000:3b:00.0"``.
         driver: Kernel driver that is bound to it; empty if none is.
-        nodes: Device nodes that the driver made for rendering, such as ``dev/dri/renderD128``.
+        nodes: Device nodes that the driver made for rendering, below ``dev/dri``.
     """
 
     address: str
@@ -52,7 +52,7 @@ def find_pci_cards(system: System, maker_id: int) -> tuple[PciCard, ...]:
 def _card(system: System, folder: Path) -> PciCard:
     driver = folder / "driver"
     nodes = tuple(
-        system.root / "dev" / "dri" / node.name for node in sorted(folder.glob("drm/renderD*"))
+        system.root / "dev" / "dri" / node.name for node in sorted(folder.glob("drm/render*"))
     )
     return PciCard(folder.name, driver.resolve().name if driver.exists() else "", nodes)
 

@@ -172,7 +172,7 @@ REFUSED = {
     "? [a]\n: 1": (1, "a list or mapping stands in place of a key; allowed: words"),
     "logging: {path: !!python/name:os.system x}": (1, "logging.path = 'x' with tag"),
     "logging: {path: !!int x}": (1, "logging.path = 'x' with tag"),
-    "devices: &a [*a]": (1, "devices[0][0][0][0] is nested too deep; allowed: sections, lists"),
+    "devices: &a [*a]": (1, "devices[0][0][0] is nested too deep; allowed: sections, lists"),
     "logging:\n  <<: {level: info}": (2, "logging.<< is an unknown key; allowed: level, path"),
 }
 

@@ -75,7 +75,7 @@ def test_the_cpu_alone_keeps_no_id_from_an_accelerator_to_come(machine):
 
 
 def test_partitions_and_simulated_devices_keep_their_ids(machine):
-    both = FlConfig(devices=(SimConfig(), CpuConfig(count=2)))
+    both = FlConfig(devices=(CpuConfig(count=2), SimConfig()))
     assert list(ids(machine, config=both).values()) == [
         "Old Abacus 7, cores 0-3",
         "Old Abacus 7, cores 4-6",
