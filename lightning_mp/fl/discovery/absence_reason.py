@@ -18,4 +18,5 @@ class AbsenceReason(str, Enum):
     QUERY_FAILED = "query failed"
     NOT_CONFIGURED = "not in the config"
     TOO_FEW = "fewer than the config names"
+    NO_ID = "no logical id left"
     NOT_ALLOWED_HERE = "not open to this process"

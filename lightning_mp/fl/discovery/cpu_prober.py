@@ -40,7 +40,7 @@ class CpuProber:
             The partitions in the order of the entries, and entries whose cores are not usable.
         """
         model, memory_bytes = _model(system), usable_memory_bytes(system)
-        log(f"cpu: driver probe: {model}, cores {format_cores(system.cores)} usable")
+        log(f"cpu: driver probe: {model}, {_name_cores(system.cores)} usable")
         num_operators = count_operators("cpu", system)
         log(f"cpu: capability query: {memory_bytes} bytes, {num_operators} operators, all dtypes")
         parts: list[tuple[int, tuple[int, ...], float]] = []
@@ -66,13 +66,13 @@ class CpuProber:
                         vendor="cpu",
                         native_type="cpu",
                         native_index=0,
-                        name=f"{model}, cores {format_cores(cores or system.cores)}",
+                        name=f"{model}, {_name_cores(cores or system.cores)}",
                         uid=f"cpu:{system.host_id}/{place}",
                         cores=cores,
                         memory_bytes=memory_bytes // num_places,
                         memory_fraction=fraction,
                     ),
-                    compute=f"{len(cores or system.cores)} cores",
+                    compute=_count_cores(cores or system.cores),
                     num_operators=num_operators,
                 )
                 for place, cores, fraction in parts
@@ -120,6 +120,18 @@ def format_cores(cores: Sequence[int]) -> str:
         else:
             runs.append([core])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _name_cores(cores: Sequence[int]) -> str:
+    return f"core{_plural(cores)} {format_cores(cores)}"
+
+
+def _count_cores(cores: Sequence[int]) -> str:
+    return f"{len(cores)} core{_plural(cores)}"
+
+
+def _plural(cores: Sequence[int]) -> str:
+    return "" if len(cores) == 1 else "s"
 
 
 def _parts(entry: CpuConfig, system: System, log: Callable[[str], None]) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ from lightning_mp.fl.discovery.discovery_report import DiscoveryReport
 from lightning_mp.fl.discovery.driver_state import probe_driver
 from lightning_mp.fl.discovery.found_device import FoundDevice
 from lightning_mp.fl.discovery.id_file import IdFile
-from lightning_mp.fl.discovery.id_table import IdTable
+from lightning_mp.fl.discovery.id_table import MAX_DEVICES, IdTable
 from lightning_mp.fl.discovery.sim_prober import SimProber
 from lightning_mp.fl.discovery.system import System
 from lightning_mp.fl.discovery.vendor import VENDORS
@@ -82,8 +82,13 @@ def discover(
         spec = record.spec
         what = f"{spec.uid} ({spec.name})" if record.is_available else record.reason
         write(f"logical registration: fl:{spec.index} = {what}")
-    absent = tuple(absent for found in findings for absent in found.absent)
-    return DiscoveryReport(records, absent, tuple(log), config, id_file.path)
+    absent = [absent for found in findings for absent in found.absent]
+    absent += [
+        _without_id(device, id_file, is_configured=bool(config.devices))
+        for device in devices
+        if table.index_of(device.spec.uid) is None
+    ]
+    return DiscoveryReport(records, tuple(absent), tuple(log), config, id_file.path)
 
 
 def list_devices(config: FlConfig | None = None) -> tuple[DeviceRecord, ...]:
@@ -183,3 +188,13 @@ def _records(devices: Sequence[FoundDevice], table: IdTable) -> tuple[DeviceReco
                 DeviceRecord(spec, compute=device.compute, num_operators=device.num_operators)
             )
     return tuple(records)
+
+
+def _without_id(device: FoundDevice, id_file: IdFile, *, is_configured: bool) -> AbsentDevice:
+    detail = (
+        f"{device.spec.name} is the next after {MAX_DEVICES} devices that have an id, with those "
+        f"that are gone; delete {id_file.path} to number anew"
+    )
+    return AbsentDevice(
+        device.spec.vendor, AbsenceReason.NO_ID, detail, is_configured=is_configured
+    )

@@ -8,8 +8,10 @@ from typing import Any
 from lightning_mp.fl.discovery.found_device import FoundDevice
 from lightning_mp.fl.discovery.id_entry import IdEntry
 
-__all__ = ["IdTable"]
+__all__ = ["MAX_DEVICES", "IdTable"]
 
+# As many logical devices as one process can have, so ids end below it.
+MAX_DEVICES = 16
 _VERSION = 1
 
 
@@ -42,12 +44,13 @@ class IdTable:
             devices: Devices that were found.
 
         Returns:
-            A table that has all of them; this one if it had them before.
+            A table that has all of them, as far as there are ids left; this one if it had them
+            before.
         """
         table = self
         for device in devices:
             spec = device.spec
-            if table.index_of(spec.uid) is None:
+            if table.index_of(spec.uid) is None and table.next_index < MAX_DEVICES:
                 entry = IdEntry(table.next_index, spec.uid, spec.vendor, spec.name)
                 table = IdTable((*table.entries, entry))
         return table

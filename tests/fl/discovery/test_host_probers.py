@@ -18,6 +18,10 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
+def cpu_devices(machine, *entries):
+    return CpuProber().probe(entries, machine.system(), print).devices
+
+
 def cpu_specs(machine, *entries):
     log = []
     findings = CpuProber().probe(entries, machine.system(), log.append)
@@ -52,6 +56,9 @@ def test_partitions(machine, entries, parts):
     assert [spec.cores for spec in specs] == parts
     assert [spec.uid.rpartition("/")[2] for spec in specs] == [str(n) for n in range(len(parts))]
     assert {spec.memory_bytes for spec in specs} == {MEMORY_BYTES // len(parts)}
+    counts = ["1 core" if len(cores) == 1 else f"{len(cores)} cores" for cores in parts]
+    assert [device.compute for device in cpu_devices(machine, *entries)] == counts
+    assert all(("core 0" in spec.name) == (spec.cores == (0,)) for spec in specs)
     shares = "cpu: 9 partitions share 7 cores" in log
     assert shares is (len(parts) == 9)
 

@@ -12,7 +12,7 @@ from support.fl_machine import Backend, Machine, card_properties, fake_torch
 
 from lightning_mp.fl.config import CpuConfig, DeviceConfig, FlConfig, SimConfig
 from lightning_mp.fl.device_spec import DeviceSpec
-from lightning_mp.fl.discovery import FoundDevice, discover
+from lightning_mp.fl.discovery import AbsenceReason, FoundDevice, discover
 from lightning_mp.fl.discovery.id_file import IdFile
 from lightning_mp.fl.discovery.id_table import IdTable
 
@@ -87,6 +87,21 @@ def test_partitions_and_simulated_devices_keep_their_ids(machine):
         2: "simulated device 0, no hardware",
         3: "simulated device 1, no hardware",
     }
+
+
+def test_ids_end_with_the_last_that_a_process_can_have(machine):
+    first = FlConfig(devices=(SimConfig(count=13),))
+    assert len(ids(machine, config=first)) == 13
+    config = FlConfig(devices=(CpuConfig(count=5),))
+    report = discover(config, system=machine.system())
+    assert [spec.index for spec in report.specs] == [13, 14, 15]
+    assert [absent.reason for absent in report.absent] == [AbsenceReason.NO_ID] * 2
+    message = r"no logical id left: Old Abacus 7, core 5 is the next .*; delete .*\.json to number"
+    with pytest.raises(RuntimeError, match=message):
+        report.require_configured()
+    assert [spec.index for spec in discover(config, system=machine.system()).specs] == [13, 14, 15]
+    report.state_file.unlink()
+    assert len(ids(machine, config=config)) == 5
 
 
 def test_each_host_has_its_own_table(machine):
