@@ -10,7 +10,9 @@ import torch
 
 from lightning_mp.__about__ import __version__
 from lightning_mp.amp.native_library import load_native_library, native_report
+from lightning_mp.cli.devices import summarise_devices
 from lightning_mp.connector import NO_PATCH_VARIABLE, is_opted_out, patched_objects
+from lightning_mp.fl.discovery import discover
 from lightning_mp.kernels.capability import KernelStatus, describe_kernels
 from lightning_mp.lightning_package import PACKAGE
 
@@ -25,17 +27,18 @@ def collect_info() -> dict[str, Any]:
     """Collect what ``lightning-mp info`` prints.
 
     Returns:
-        A dictionary that JSON can hold, with the keys ``versions``, ``devices``, ``kernels``,
-        ``patches`` and ``never_ran_here``.
+        A dictionary that JSON can hold, with the keys ``versions``, ``devices``, ``fl``,
+        ``kernels``, ``patches`` and ``never_ran_here``.
 
     Example:
         >>> list(collect_info())
-        ['versions', 'devices', 'kernels', 'patches', 'never_ran_here']
+        ['versions', 'devices', 'fl', 'kernels', 'patches', 'never_ran_here']
     """
     devices = [_cpu(), *_accelerators()]
     return {
         "versions": _versions(),
         "devices": devices,
+        "fl": _fl(),
         "kernels": [status._asdict() for status in (*describe_kernels(check=True), *_o1_casts())],
         "patches": _patches(),
         "never_ran_here": _never_ran_here({device["type"] for device in devices}),
@@ -58,6 +61,7 @@ def format_info(info: dict[str, Any], *, as_json: bool = False) -> str:
     sections = {
         "Versions": [f"{name:<17} {number}" for name, number in info["versions"].items()],
         "Devices": [f"{device['name']}: {device['details']}" for device in info["devices"]],
+        "fl": [info["fl"]],
         "Kernels": [
             "{operations}: {implementation}; {reason}".format(**k) for k in info["kernels"]
         ],
@@ -115,6 +119,14 @@ def _device_name(device_type: str, index: int) -> str:
     module = torch.get_device_module(device_type)
     get_name = getattr(module, "get_device_name", None)
     return get_name(index) if get_name is not None else platform.machine()
+
+
+def _fl() -> str:
+    """Name the devices of fl; nothing is written, and a broken config is no reason to stop."""
+    try:
+        return summarise_devices(discover(writes=False))
+    except (OSError, ValueError) as error:
+        return f"not usable: {error}"
 
 
 def _o1_casts() -> list[KernelStatus]:
