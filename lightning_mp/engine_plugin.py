@@ -173,6 +173,19 @@ class EnginePlugin:
         """
         return self.engine.overflows(wait=wait)
 
+    def gradient_norm(self, optimizer: Any) -> Tensor | None:
+        """Return the L2 norm of the unscaled gradients of an optimizer's last step.
+
+        The step computes it in any case, before it clips; nothing is read from the device.
+
+        Args:
+            optimizer: An optimizer of the model, bare or in Lightning's wrapper.
+
+        Returns:
+            A float32 scalar on the device; ``None`` if there was no step with gradients yet.
+        """
+        return self.engine.step_of(bare_optimizer(optimizer)).gradient_norm
+
     def master_params(self, optimizer: Any) -> Iterator[Tensor]:
         """Yield what an optimizer really updates: FP32 masters, or parameters without one.
 

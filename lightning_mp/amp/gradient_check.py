@@ -26,6 +26,7 @@ class GradientCheck:
         finite_flags: Bool tensor ``[len(parameters)]``.
         found_inf: Float32 scalar, 1 if any gradient element is infinite or NaN, else 0.
         factor: Float32 scalar that unscales and clips a gradient.
+        norm: Float32 scalar, the L2 norm of the unscaled gradients, before they are clipped.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class GradientCheck:
         self._names = names
         gradients = [dense_values(parameter) for parameter in parameters]
         stats = measure_gradients(gradients, inv_scale=inv_scale, max_norm=max_norm)
-        self.factor, self.found_inf = stats.factor, stats.found_inf
+        self.norm, self.factor, self.found_inf = stats
         self.finite_flags = self._find_culprits(gradients)
 
     @property
