@@ -48,6 +48,7 @@ CALLBACKS = {
     "LearningRateScaling": {"base_global_batch_size": 1, "warmup_samples": 3},
     "LossCurveMonitor": {"window_steps": 16, "metric": None},
     "MasterGradClip": {"max_norm": 1.0},
+    "MemoryBreakdown": {"at_steps": [1, 2]},
     "OverflowLogger": {},
     "RunReport": {},
     "SampleIntervalValidation": {"every_n_samples": 3},

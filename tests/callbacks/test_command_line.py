@@ -23,6 +23,9 @@ ARGUMENTS = {
     },
     "DataStallMonitor": {"every_n_steps": 7, "max_wait_fraction": 0.25},
     "SampleIntervalValidation": {"every_n_samples": 1000, "global_batch_size": 8},
+    "MemoryBreakdown": {
+        "at_steps": [1, 5], "predict_per_device_batch_sizes": [64], "num_modules": 3,
+    },
 }  # fmt: skip
 WRONG = [
     ("GradientNormMonitor", {"on_spike": "halt"}, "on_spike"),
@@ -30,6 +33,7 @@ WRONG = [
     ("LearningRateScaling", {}, "base_global_batch_size"),
     ("LossCurveMonitor", {"on_verdict": "cry"}, "on_verdict"),
     ("DataStallMonitor", {"max_wait_fraction": "all"}, "max_wait_fraction"),
+    ("MemoryBreakdown", {"at_steps": 1}, "at_steps"),
     ("SampleIntervalValidation", {}, "every_n_samples"),
     ("GradientNoiseScaleMonitor", {"every_n_steps": "all"}, "every_n_steps"),
 ]
