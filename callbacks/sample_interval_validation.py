@@ -105,7 +105,7 @@ class SampleIntervalValidation(Callback):
 
     @override
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.training or trainer.sanity_checking or trainer.state.fn != "fit":
+        if trainer.barebones or trainer.sanity_checking or trainer.state.fn != "fit":
             return
         # A float64 tensor on the host: exact beyond 2**24 samples, and nothing is copied.
         value = torch.tensor(self.num_samples_seen, dtype=torch.float64)
