@@ -25,6 +25,8 @@ class GradientCheck:
     Attributes:
         found_inf: Float32 scalar, 1 if any gradient element is infinite or NaN, else 0.
         factor: Float32 scalar that unscales and clips a gradient.
+        norm: Float32 scalar, the L2 norm of the unscaled gradients, before they are clipped;
+            ``None`` where nothing was looked at.
     """
 
     def __init__(
@@ -38,13 +40,14 @@ class GradientCheck:
     ) -> None:
         self._parameters = tuple(parameters)
         self._names = names
+        self.norm: Tensor | None
         if flags is not None:
             self._flags, self.found_inf = flags, any_flag(flags)
-            self.factor = flags.new_ones(())
+            self.factor, self.norm = flags.new_ones(()), None
             return
         gradients = [dense_values(parameter) for parameter in parameters]
         stats = measure_gradients(gradients, inv_scale=inv_scale, max_norm=max_norm)
-        self._flags, self.found_inf, self.factor = stats.flags, stats.found_inf, stats.factor
+        self.norm, self.factor, self.found_inf, self._flags = stats
 
     @property
     def num_gradients(self) -> int:
