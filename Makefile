@@ -34,11 +34,11 @@ test: install  ## pass the whole test suite, fast tests first
 
 test-fast: install  ## pass the tests that are not marked slow
 	$(PYTEST) -m "not slow"
-	$(PYTEST) -m "not slow" tests/fl
+	$(PYTEST) -m "not slow" tests/fl/active
 
 test-slow: install  ## pass the tests that are marked slow
 	$(PYTEST) -m slow
-	$(PYTEST) -m slow tests/fl
+	$(PYTEST) -m slow tests/fl/active
 
 lint: install  ## check format, lint, types, layers and spelling
 	bash .ci/run lint

@@ -156,8 +156,8 @@ def warn_no_learning_rate_rule(trainer: Trainer, start: int, end: int) -> None:
         f"The global batch size grows from {start} to {end} samples and no learning-rate rule "
         "goes with it: a rate tuned for one size is usually wrong for the other. Return a "
         "learning-rate scheduler from configure_optimizers (BatchSizeWarmup.planned_steps gives "
-        "its length), or add a callback that scales the rate (attribute scales_learning_rate = "
-        "True)."
+        "its length), or add LearningRateScaling (or another callback that scales the rate, with "
+        "the attribute scales_learning_rate = True)."
     )
 
 

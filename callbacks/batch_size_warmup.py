@@ -157,6 +157,16 @@ class BatchSizeWarmup(Callback):
         """Samples over all ranks in the batches trained so far, over the whole run."""
         return 0 if self._loaders is None else self._loaders.run.num_samples_seen
 
+    @property
+    def planned_global_batch_size(self) -> int:
+        """Size of the batch that is trained now, or next, in samples over all ranks."""
+        return self.ramp(self.num_samples_seen)
+
+    @property
+    def largest_global_batch_size(self) -> int:
+        """Size after the warm-up, in samples over all ranks."""
+        return self.ramp.end_global_batch_size
+
     def planned_steps(self, trainer: Trainer) -> int | float:
         """Count the optimizer steps of the whole run, as a learning-rate schedule needs them.
 

@@ -5,6 +5,9 @@ unless ``LIGHTNING_MP_NO_PATCH=1`` is set. ``lightning_mp.amp``, ``lightning_mp.
 ``lightning_mp.optim`` work where Lightning is not installed. Everything else works with
 ``lightning`` or with ``pytorch_lightning``: the one imported before, else ``lightning`` if it is
 installed, or the one that ``LIGHTNING_MP_PACKAGE`` names.
+
+The same import makes ``import torch_fl`` an alias of ``lightning_mp.fl`` where no package has that
+name; it activates no device.
 """
 
 from typing import TYPE_CHECKING, NoReturn
@@ -36,6 +39,11 @@ if TYPE_CHECKING or PACKAGE is not None:
     if not is_opted_out():
         install()
 else:
+    from lightning_mp.opt_out import is_opted_out
+    from lightning_mp.torch_fl_alias import install_alias
+
+    if not is_opted_out():
+        install_alias()
 
     def __getattr__(name: str) -> NoReturn:
         if name in __all__:

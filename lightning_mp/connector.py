@@ -6,19 +6,14 @@ At run time the connectors turn the string into a precision plugin; the widened 
 ``lightning_mp.Trainer`` and ``plugins=[AmpPrecision(...)]`` need no patch.
 """
 
-import os
 from collections.abc import Sequence
 
 from lightning_mp.fabric_connector import StockFabricSeams
 from lightning_mp.lightning_api import Trainer, trainer_module
+from lightning_mp.opt_out import NO_PATCH_VARIABLE, is_opted_out
 from lightning_mp.precision_input import resolve_precision
-from lightning_mp.seams import (
-    NO_PATCH_VARIABLE,
-    Seams,
-    WrappedInit,
-    require_arguments,
-    resolving,
-)
+from lightning_mp.seams import Seams, WrappedInit, require_arguments, resolving
+from lightning_mp.torch_fl_alias import ALIAS, install_alias, is_alias_installed, uninstall_alias
 
 __all__ = [
     "NO_PATCH_VARIABLE",
@@ -32,7 +27,6 @@ __all__ = [
 
 # What the connector must take; in the order of resolve_precision.
 _ARGUMENTS = ("precision", "plugins", "strategy")
-_FALSE_WORDS = frozenset({"", "0", "false", "no", "off"})
 
 
 class StockTrainerSeams(Seams):
@@ -65,8 +59,8 @@ class StockTrainerSeams(Seams):
 def install() -> None:
     """Teach the stock Trainer and the stock Fabric the strings O0, O1, O2, O3 and those in bf16.
 
-    ``import lightning_mp`` calls it unless ``LIGHTNING_MP_NO_PATCH`` is set. A second call does
-    nothing.
+    It also makes ``import torch_fl`` an alias of ``lightning_mp.fl``. ``import lightning_mp``
+    calls it unless ``LIGHTNING_MP_NO_PATCH`` is set. A second call does nothing.
 
     Raises:
         RuntimeError: If this version of Lightning is not built as expected. Nothing is patched
@@ -84,10 +78,11 @@ def install() -> None:
         if not was_installed:
             _SEAMS[0].uninstall()
         raise
+    install_alias()
 
 
 def uninstall() -> None:
-    """Take the strings back; the original objects are restored.
+    """Take the strings and the alias back; the original objects are restored.
 
     Raises:
         RuntimeError: If somebody else patched the same object later. Nothing is undone then.
@@ -101,6 +96,7 @@ def uninstall() -> None:
         seams.require_undoable()
     for seams in _SEAMS:
         seams.uninstall()
+    uninstall_alias()
 
 
 def is_installed() -> bool:
@@ -118,16 +114,8 @@ def patched_objects() -> tuple[str, ...]:
     Returns:
         Dotted names; empty when nothing is patched.
     """
-    return tuple(name for seams in _SEAMS for name in seams.patched_objects)
-
-
-def is_opted_out() -> bool:
-    """Say whether the environment variable ``LIGHTNING_MP_NO_PATCH`` forbids patches at import.
-
-    Returns:
-        ``False`` when it is unset, empty, ``0``, ``false``, ``no`` or ``off``; ``True`` otherwise.
-    """
-    return os.environ.get(NO_PATCH_VARIABLE, "").strip().lower() not in _FALSE_WORDS
+    alias = (f"sys.meta_path (import {ALIAS})",) if is_alias_installed() else ()
+    return (*(name for seams in _SEAMS for name in seams.patched_objects), *alias)
 
 
 _SEAMS: tuple[Seams, ...] = (StockTrainerSeams(), StockFabricSeams())

@@ -173,6 +173,30 @@ class EnginePlugin:
         """
         return self.engine.overflows(wait=wait)
 
+    def gradient_norm(self, optimizer: Any) -> Tensor | None:
+        """Return the L2 norm of the unscaled gradients of an optimizer's last step.
+
+        The step has computed it before it clipped; nothing is read from the device. A step whose
+        gradients somebody could look at computes none: an extra pass would be needed, and whoever
+        looks can measure them himself.
+
+        Args:
+            optimizer: An optimizer of the model, bare or in Lightning's wrapper.
+
+        Returns:
+            A float32 scalar on the device; ``None`` if there was no step with gradients yet, and
+            if the last one had its gradients unscaled before its update (:meth:`is_unscaled`).
+        """
+        return self.engine.step_of(bare_optimizer(optimizer)).gradient_norm
+
+    def is_unscaled(self, optimizer: Any) -> bool:
+        """Return whether the gradients of a step in preparation are there, unscaled and in FP32.
+
+        Args:
+            optimizer: An optimizer of the model, bare or in Lightning's wrapper.
+        """
+        return self.engine.step_of(bare_optimizer(optimizer)).is_unscaled
+
     def master_params(self, optimizer: Any) -> Iterator[Tensor]:
         """Yield what an optimizer really updates: FP32 masters, or parameters without one.
 

@@ -15,6 +15,7 @@ from lightning_mp.amp.closure_step import ClosureStep
 from lightning_mp.amp.optimizer_step import OptimizerStep
 from lightning_mp.amp.tree import cast_floating
 from lightning_mp.engine_plugin import EnginePlugin, bare_optimizer
+from lightning_mp.kernels.group_steps import CHOOSES_STATE_DTYPE
 from lightning_mp.lightning_api import FabricPrecision
 
 __all__ = ["AmpFabricPrecision"]
@@ -178,6 +179,8 @@ class AmpFabricPrecision(EnginePlugin, FabricPrecision):
 
     def _refuse_half_state(self, optimizer: Optimizer) -> None:
         masters, half_dtype = self.engine.masters, self.engine.properties.half_dtype
+        if getattr(optimizer, CHOOSES_STATE_DTYPE, False):
+            return
         for parameter, state in optimizer.state.items():
             has_master = masters.of(parameter) is not parameter
             dtypes = {item.dtype for item in state.values() if isinstance(item, Tensor)}

@@ -11,17 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Union
 
 from lightning_mp.lightning_api import LIGHTNING_VERSION
+from lightning_mp.opt_out import NO_PATCH_VARIABLE
 from lightning_mp.precision_input import PrecisionLevel
 
 __all__ = [
-    "NO_PATCH_VARIABLE",
     "Seams",
     "WrappedInit",
     "require_arguments",
     "resolving",
 ]
-
-NO_PATCH_VARIABLE = "LIGHTNING_MP_NO_PATCH"
 
 _SUPPORTED_LIGHTNING = ">=2.4, <2.7"
 

@@ -15,7 +15,7 @@ collect_ignore = ["standalone_script.py"]
 ROOT = Path(__file__).parents[1]
 # These tests activate the device fl, which changes torch.accelerator, and allocations on the CPU,
 # for the rest of their process.
-FL_TESTS = ROOT / "tests" / "fl"
+FL_TESTS = ROOT / "tests" / "fl" / "active"
 NOT_SOURCES = shutil.ignore_patterns(
     ".git",
     ".venv*",
@@ -31,7 +31,7 @@ NOT_SOURCES = shutil.ignore_patterns(
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect the tests of fl only where nothing else is: ``pytest tests/fl``."""
+    """Collect the tests of fl only where nothing else is: ``pytest tests/fl/active``."""
     if not collection_path.is_relative_to(FL_TESTS):
         return None
     asked = (argument.partition("::")[0] for argument in config.args)

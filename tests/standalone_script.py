@@ -42,7 +42,17 @@ QUIET = {
     "limit_train_batches": 5,
     "limit_val_batches": 1,
 }
-CALLBACKS = {"MasterGradClip": {"max_norm": 1.0}, "OverflowLogger": {}, "RunReport": {}}
+CALLBACKS = {
+    "DataStallMonitor": {"every_n_steps": 2, "max_wait_fraction": 1.0},
+    "GradientNormMonitor": {},
+    "LearningRateScaling": {"base_global_batch_size": 1, "warmup_samples": 3},
+    "LossCurveMonitor": {"window_steps": 16, "metric": None},
+    "MasterGradClip": {"max_norm": 1.0},
+    "MemoryBreakdown": {"at_steps": [1, 2]},
+    "OverflowLogger": {},
+    "RunReport": {},
+    "SampleIntervalValidation": {"every_n_samples": 3},
+}
 
 
 def train(num_epochs, ckpt_path=None):
@@ -102,6 +112,20 @@ def check_warm_up():
     assert trainer.global_step == 5
 
 
+def check_noise_scale():
+    monitor = callbacks.GradientNoiseScaleMonitor()
+    trainer = pl.Trainer(
+        max_epochs=1,
+        callbacks=[monitor],
+        precision="O2-bf16",
+        accumulate_grad_batches=2,
+        enable_checkpointing=False,
+        **QUIET,
+    )
+    trainer.fit(BoringModel(), datamodule=BoringDataModule())
+    assert float(monitor.noise.estimate().trace) != 0
+
+
 def check_command_lines():
     listed = [
         {"class_path": f"lightning_mp.callbacks.{name}", "init_args": given}
@@ -140,6 +164,7 @@ if __name__ == "__main__":
     check_casts_and_averages()
     check_fabric()
     check_warm_up()
+    check_noise_scale()
     check_command_lines()
     print("in use:", list(collect_info()["versions"])[2])
     if HOW == "imported":

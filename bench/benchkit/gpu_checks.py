@@ -11,11 +11,17 @@ import torch
 from benchkit.gpu_check import Check, NotHereError
 from benchkit.gpu_device_checks import DEVICE_CHECKS
 from benchkit.gpu_op_checks import OP_CHECKS
+from benchkit.gpu_rounding_checks import ROUNDING_CHECKS
 from benchkit.gpu_training_checks import TRAINING_CHECKS
 
 __all__ = ["CHECKS", "measure_gpu_checks"]
 
-CHECKS: Mapping[str, Check] = {**OP_CHECKS, **DEVICE_CHECKS, **TRAINING_CHECKS}
+CHECKS: Mapping[str, Check] = {
+    **OP_CHECKS,
+    **ROUNDING_CHECKS,
+    **DEVICE_CHECKS,
+    **TRAINING_CHECKS,
+}
 
 _MAX_DETAIL_LENGTH = 300
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 
 from benchkit.gpu_check import Check, NotHereError, require_gpu
-from benchkit.step_forms import ADOPTING, FORMS, OURS, SPLIT
+from benchkit.step_forms import ADOPTING, FORMS, OURS, ROUNDED, SPLIT
 from benchkit.step_lists import make_shapes
 from benchkit.step_tensors import StepTensors
 from lightning_mp.kernels.adam import adam_step_
@@ -14,7 +14,7 @@ from lightning_mp.kernels.gradient_stats import gradient_stats_
 
 __all__ = ["DEVICE_CHECKS"]
 
-_OURS = (OURS, ADOPTING, SPLIT)
+_OURS = (OURS, ADOPTING, SPLIT, ROUNDED)
 _SHAPES = [(103,), (64, 33), (7, 3, 2, 2), (4096,)]
 # Some hundredths of a second on any GPU.
 _SLEEP_CYCLES = 50_000_000

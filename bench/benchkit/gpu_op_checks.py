@@ -20,7 +20,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _SIZES = (0, 1, 7, 103, 4096, 65_537, 200_003)
 _QUICK_SIZES = (0, 1, 7, 103, 4099)
 
-_ADAM = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
+_ADAM = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "seed": 0}
 _SGD = {"lr": 1e-2, "dampening": 0.0, "weight_decay": 0.1}
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {},

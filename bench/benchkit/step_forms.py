@@ -27,7 +27,9 @@ __all__ = [
     "PASS_1",
     "PASS_2",
     "PASS_2_ADOPTING",
+    "PASS_2_ROUNDED",
     "PASS_2_SPLIT",
+    "ROUNDED",
     "SPLIT",
     "TORCH_FUSED",
     "forms_of",
@@ -38,10 +40,12 @@ Step = Callable[[], object]
 MakeStep = Callable[[StepTensors], Step]
 
 OURS, ADOPTING, SPLIT = "ours", "ours, adopting", "ours, split masters"
+ROUNDED = "ours, split masters, bf16 moments"
 TORCH_FUSED, FOREACH, APEX_ORDER, LOOP = "torch fused", "torch foreach", "Apex's order", "loop"
 
 PASS_1, PASS_2 = "pass 1", "pass 2"
 PASS_2_ADOPTING, PASS_2_SPLIT = "pass 2, adopting", "pass 2, split masters"
+PASS_2_ROUNDED = "pass 2, split masters, bf16 moments"
 
 _MAX_NORM = 1.0
 _SETTINGS = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -55,6 +59,8 @@ BYTES_MOVED: Mapping[str, int] = {
     ADOPTING: 32,
     # Pass 2 reads and writes half weight and remainder instead of master and half weight.
     SPLIT: 28,
+    # The same with moments of half the size.
+    ROUNDED: 20,
     # Copy to FP32 (6), unscale (8), norm (4), clip (8), AdamW (28), copy back (6).
     TORCH_FUSED: 60,
     # Unscaled copy (6), norm (4), clip (8), AdamW (28), copy back (6).
@@ -63,6 +69,7 @@ BYTES_MOVED: Mapping[str, int] = {
     PASS_2: 28,
     PASS_2_ADOPTING: 30,
     PASS_2_SPLIT: 26,
+    PASS_2_ROUNDED: 18,
 }
 
 
@@ -110,16 +117,20 @@ def _pass_1(tensors: StepTensors) -> Step:
     return run
 
 
-def _pass_2(tensors: StepTensors, *, is_split: bool = False, adopt: bool = False) -> Step:
+def _pass_2(
+    tensors: StepTensors, *, is_split: bool = False, is_rounded: bool = False, adopt: bool = False
+) -> Step:
     weights = tensors.remainders if is_split else tensors.weights
+    exp_avgs = tensors.rounded_exp_avgs if is_rounded else tensors.exp_avgs
+    exp_avg_sqs = tensors.rounded_exp_avg_sqs if is_rounded else tensors.exp_avg_sqs
 
     def run() -> None:
         adam_step_(
             tensors.gradients,
             weights,
             tensors.halves,
-            tensors.exp_avgs,
-            tensors.exp_avg_sqs,
+            exp_avgs,
+            exp_avg_sqs,
             tensors.steps,
             factor=tensors.factor,
             found_inf=tensors.found_inf,
@@ -131,8 +142,8 @@ def _pass_2(tensors: StepTensors, *, is_split: bool = False, adopt: bool = False
     return run
 
 
-def _ours(tensors: StepTensors, *, is_split: bool = False, adopt: bool = False) -> Step:
-    pass_1, pass_2 = _pass_1(tensors), _pass_2(tensors, is_split=is_split, adopt=adopt)
+def _ours(tensors: StepTensors, **form: bool) -> Step:
+    pass_1, pass_2 = _pass_1(tensors), _pass_2(tensors, **form)
 
     def run() -> None:
         pass_1()
@@ -220,6 +231,7 @@ FORMS: Mapping[str, MakeStep] = {
     OURS: _ours,
     ADOPTING: lambda tensors: _ours(tensors, adopt=True),
     SPLIT: lambda tensors: _ours(tensors, is_split=True),
+    ROUNDED: lambda tensors: _ours(tensors, is_split=True, is_rounded=True),
     TORCH_FUSED: lambda tensors: _torch_step(tensors, is_fused=True),
     FOREACH: lambda tensors: _torch_step(tensors, is_fused=False),
     APEX_ORDER: _apex_order,
@@ -230,4 +242,5 @@ _PARTS: Mapping[str, MakeStep] = {
     PASS_2: _pass_2,
     PASS_2_ADOPTING: lambda tensors: _pass_2(tensors, adopt=True),
     PASS_2_SPLIT: lambda tensors: _pass_2(tensors, is_split=True),
+    PASS_2_ROUNDED: lambda tensors: _pass_2(tensors, is_split=True, is_rounded=True),
 }

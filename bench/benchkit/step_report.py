@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from benchkit.step_forms import ADOPTING, BYTES_MOVED, OURS, SPLIT
+from benchkit.step_forms import ADOPTING, BYTES_MOVED, OURS, ROUNDED, SPLIT
 from benchkit.step_goals import format_goals
 from benchkit.step_lists import list_title
 from benchkit.step_result import STREAMS_OF, StepResult, StepRun
@@ -12,7 +12,7 @@ from benchkit.table import format_table
 
 __all__ = ["format_sections", "format_step_report"]
 
-_OURS = (OURS, ADOPTING, SPLIT)
+_OURS = (OURS, ADOPTING, SPLIT, ROUNDED)
 
 _NOTES = """\
 How to read it:
@@ -22,7 +22,8 @@ weights. Times are medians over rounds that interleave everything in random orde
 median over rounds of the peer's time over ours in the same round, with the smallest and largest \
 in brackets: above 1, ours is faster.
 - `adopting` also looks for half weights that somebody else wrote; so a Trainer steps. `split \
-masters` keep the FP32 master as the bf16 weight and 16 bits more.
+masters` keep the FP32 master as the bf16 weight and 16 bits more. `bf16 moments` are rounded \
+stochastically; what that does to training is in the results of `state_accuracy.py`.
 - `torch fused` copies gradients to FP32, unscales them as GradScaler does, clips by \
 `clip_grad_norm_(foreach=True)`, steps by `AdamW(fused=True)` and copies the weights back; `torch \
 foreach` has `AdamW(foreach=True)`. `Apex's order` is Apex's five passes, each by a kernel of \

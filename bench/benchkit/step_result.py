@@ -11,7 +11,9 @@ from benchkit.step_forms import (
     PASS_1,
     PASS_2,
     PASS_2_ADOPTING,
+    PASS_2_ROUNDED,
     PASS_2_SPLIT,
+    ROUNDED,
     SPLIT,
 )
 
@@ -21,10 +23,12 @@ STREAMS_OF: Mapping[str, tuple[str, ...]] = {
     OURS: ("read", "copied"),
     ADOPTING: ("read", "adopted"),
     SPLIT: ("read", "split"),
+    ROUNDED: ("read", "rounded"),
     PASS_1: ("read",),
     PASS_2: ("copied",),
     PASS_2_ADOPTING: ("adopted",),
     PASS_2_SPLIT: ("split",),
+    PASS_2_ROUNDED: ("rounded",),
 }
 """Streams of memory that each of our ways to step, and each pass, cannot do without."""
 

@@ -39,8 +39,6 @@ class StepTensors:
         self.halves = [noise(shape, _WEIGHT_SIZE) for shape in shapes]
         # Scaled as a loss scale leaves them: fp16 gradients are no denormal numbers then.
         self.gradients = [noise(shape, _GRADIENT_SIZE * _LOSS_SCALE) for shape in shapes]
-        self.exp_avgs = [torch.zeros(shape, device=device) for shape in shapes]
-        self.exp_avg_sqs = [torch.full(shape, _GRADIENT_SIZE**2, device=device) for shape in shapes]
         self.steps = [torch.tensor(_NUM_STEPS_BEFORE, device=device) for _ in shapes]
         self.inv_scale = torch.full((1,), 1.0 / _LOSS_SCALE, device=device)
         self.one = torch.ones(1, device=device)
@@ -63,6 +61,26 @@ class StepTensors:
         return [master.detach() for master in self.masters]
 
     @cached_property
+    def exp_avgs(self) -> list[Tensor]:
+        """First moments."""
+        return self._filled(0.0, torch.float32)
+
+    @cached_property
+    def exp_avg_sqs(self) -> list[Tensor]:
+        """Second moments."""
+        return self._filled(_GRADIENT_SIZE**2, torch.float32)
+
+    @cached_property
+    def rounded_exp_avgs(self) -> list[Tensor]:
+        """First moments in bfloat16."""
+        return self._filled(0.0, torch.bfloat16)
+
+    @cached_property
+    def rounded_exp_avg_sqs(self) -> list[Tensor]:
+        """Second moments in bfloat16."""
+        return self._filled(_GRADIENT_SIZE**2, torch.bfloat16)
+
+    @cached_property
     def remainders(self) -> list[Tensor]:
         """What FP32 masters have beyond the half weights."""
         return [torch.zeros_like(half, dtype=torch.int16) for half in self.halves]
@@ -79,3 +97,6 @@ class StepTensors:
     def no_copies(self) -> list[Tensor]:
         """Say of every weight that no half copy follows it."""
         return [torch.empty(0, device=self.device)] * len(self.halves)
+
+    def _filled(self, value: float, dtype: torch.dtype) -> list[Tensor]:
+        return [torch.full_like(half, value, dtype=dtype) for half in self.halves]

@@ -40,8 +40,9 @@ void write_line(const uint16_t* line, uint16_t* target) {
 #endif
 }
 
-void count_up(float* states, int64_t from) {
-  for (int64_t i = from; i < from + kGroup; ++i) states[i] += 1.0f;
+template <class State>
+void count_up(State* states, int64_t from) {
+  for (int64_t i = from; i < from + kGroup; ++i) states[i] += State{1};
 }
 
 }  // namespace
@@ -88,9 +89,12 @@ extern "C" void adopted_stream(const uint16_t* __restrict gradients, float* __re
   }
 }
 
-extern "C" void split_stream(const uint16_t* __restrict gradients, uint16_t* __restrict remainders,
-                             float* __restrict means, float* __restrict squares,
-                             uint16_t* __restrict copies, int64_t begin, int64_t end) {
+namespace {
+
+template <class State>
+void split_stream_of(const uint16_t* __restrict gradients, uint16_t* __restrict remainders,
+                     State* __restrict means, State* __restrict squares,
+                     uint16_t* __restrict copies, int64_t begin, int64_t end) {
   for (int64_t from = begin; from < end; from += kGroup) {
     for (int64_t i = from; i < from + kGroup; ++i) {
       const uint32_t bits = static_cast<uint32_t>(copies[i]) << 16 | remainders[i];
@@ -101,4 +105,16 @@ extern "C" void split_stream(const uint16_t* __restrict gradients, uint16_t* __r
     count_up(means, from);
     count_up(squares, from);
   }
+}
+
+}  // namespace
+
+extern "C" void split_stream(const uint16_t* gradients, uint16_t* remainders, float* means,
+                             float* squares, uint16_t* copies, int64_t begin, int64_t end) {
+  split_stream_of(gradients, remainders, means, squares, copies, begin, end);
+}
+
+extern "C" void rounded_stream(const uint16_t* gradients, uint16_t* remainders, uint16_t* means,
+                               uint16_t* squares, uint16_t* copies, int64_t begin, int64_t end) {
+  split_stream_of(gradients, remainders, means, squares, copies, begin, end);
 }

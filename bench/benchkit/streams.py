@@ -14,8 +14,15 @@ from torch.utils.cpp_extension import get_cxx_compiler
 
 __all__ = ["STREAM_BYTES", "make_streams", "stream_numel"]
 
-STREAM_BYTES: Mapping[str, int] = {"read": 2, "copied": 28, "adopted": 30, "split": 26}
-"""Bytes per element of each stream: gradients read; pass 2 without and with adoption, and split."""
+STREAM_BYTES: Mapping[str, int] = {
+    "read": 2,
+    "copied": 28,
+    "adopted": 30,
+    "split": 26,
+    "rounded": 18,
+}
+"""Bytes per element of each stream: gradients read; pass 2 without and with adoption, split, and
+split with bfloat16 moments."""
 
 # Well beyond the caches, and quick enough to be timed in every round.
 _MAX_NUMEL = 32_000_000
@@ -66,13 +73,16 @@ def make_streams(
 def _host_streams(count: int, num_threads: int) -> dict[str, Callable[[], object]]:
     library = _library()
     gradients, copies = (torch.ones(count, dtype=torch.bfloat16) for _ in range(2))
-    remainders = torch.zeros(count, dtype=torch.int16)
+    remainders, short_means, short_squares = (
+        torch.zeros(count, dtype=torch.int16) for _ in range(3)
+    )
     weights, means, squares = (torch.zeros(count) for _ in range(3))
     tensors = {
         "read": [gradients],
         "copied": [gradients, weights, means, squares, copies],
         "adopted": [gradients, weights, means, squares, copies],
         "split": [gradients, remainders, means, squares, copies],
+        "rounded": [gradients, remainders, short_means, short_squares, copies],
     }
     pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
     units = count // _ALIGNMENT

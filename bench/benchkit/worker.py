@@ -23,6 +23,7 @@ _MODULES = {
     "measure_norm_taps": "norm_taps",
     "measure_step_times": "step_times",
     "measure_step_memory": "step_memory",
+    "measure_state_training": "state_training",
     "measure_subnormal_times": "subnormal_times",
     "measure_gpu_checks": "gpu_checks",
     "measure_fits": "gpu_fits",

@@ -57,6 +57,21 @@ void ScalarChecks::check(const std::string& name, const std::optional<Tensor>& s
   if (scalar) check(name, scalar->get());
 }
 
+FoundInf ScalarChecks::check_found_inf(const Tensor& flags, size_t num_tensors) {
+  const TensorInfo info = info_of(flags.get());
+  const auto count = static_cast<int64_t>(num_tensors);
+  const bool is_list = info.dim == 1 && info.sizes[0] == count && is_dense(info);
+  if (info.dtype != DType::kFloat32 || (info.numel != 1 && !is_list)) {
+    refuse(op_,
+           "found_inf is " + dtype_name(flags.get()) + " with " + std::to_string(info.numel) +
+               " elements",
+           "float32 with 1 element, or contiguous with shape [" + std::to_string(count) + "],");
+  }
+  if (!expected_) expected_ = info;
+  check_device(op_, "found_inf", info, *expected_);
+  return {flags.mutable_data_ptr<float>(), info.numel == 1 ? 0 : 1};
+}
+
 void check_range(const char* op, const char* argument, double value, double low,
                  std::optional<double> below) {
   if (value >= low && (!below || value < *below)) return;

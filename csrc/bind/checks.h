@@ -7,6 +7,7 @@
 
 #include "bind/tensor_handles.h"
 #include "bind/tensor_info.h"
+#include "common/found_inf.h"
 
 namespace lightning_mp::bind {
 
@@ -31,6 +32,9 @@ class ScalarChecks {
   void check(const std::string& name, AtenTensorHandle scalar, DType dtype = DType::kFloat32);
   void check(const std::string& name, const Tensor& scalar, DType dtype = DType::kFloat32);
   void check(const std::string& name, const std::optional<Tensor>& scalar);
+
+  // One flag for all of `num_tensors` tensors, or one for each.
+  FoundInf check_found_inf(const Tensor& flags, size_t num_tensors);
 
  private:
   const char* op_;

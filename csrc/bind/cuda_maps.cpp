@@ -8,14 +8,13 @@ void run_on_cuda(const ScaleCopyCall& call) {
   const CudaCall cuda_call("scale_copy_", call.scale);
   const UploadedTable uploaded = upload_rows(call.table, cuda::kChunk, {}, cuda_call);
   cuda_call.check(cuda::scale_copy(uploaded.table, call.scale.const_data_ptr<float>(),
-                                   call.found_inf.mutable_data_ptr<float>(), cuda_call.stream()));
+                                   call.found_inf, cuda_call.stream()));
 }
 
 void run_on_cuda(const AxpbyCall& call) {
-  const CudaCall cuda_call("axpby_", call.found_inf);
+  const CudaCall cuda_call("axpby_", call.anchor);
   const UploadedTable uploaded = upload_rows(call.table, cuda::kChunk, {}, cuda_call);
-  cuda_call.check(cuda::axpby(uploaded.table, call.a, call.b,
-                              call.found_inf.mutable_data_ptr<float>(), cuda_call.stream()));
+  cuda_call.check(cuda::axpby(uploaded.table, call.a, call.b, call.found_inf, cuda_call.stream()));
 }
 
 void run_on_cuda(const SplitCall& call) {

@@ -13,7 +13,7 @@ struct ChunkSums {
   double* sums;
 };
 
-ChunkSums sums_of_chunks(const RowTable& rows, int role, float* found_inf, const CudaCall& call) {
+ChunkSums sums_of_chunks(const RowTable& rows, int role, FoundInf found_inf, const CudaCall& call) {
   UploadedTable uploaded = upload_rows(rows, kNormChunk, {}, call);
   const Tensor memory =
       call.allocate(uploaded.table.num_chunks, torch::headeronly::ScalarType::Double);
@@ -26,8 +26,7 @@ ChunkSums sums_of_chunks(const RowTable& rows, int role, float* found_inf, const
 
 void run_on_cuda(const GradientStatsCall& call) {
   const CudaCall cuda_call("gradient_stats_", call.norm);
-  const ChunkSums chunks =
-      sums_of_chunks(call.table, kGradient, call.found_inf.mutable_data_ptr<float>(), cuda_call);
+  const ChunkSums chunks = sums_of_chunks(call.table, kGradient, call.found_inf, cuda_call);
   const cuda::NormRequest request = {
       call.inv_scale ? call.inv_scale->const_data_ptr<float>() : nullptr, call.max_norm.has_value(),
       static_cast<float>(call.max_norm.value_or(0.0))};
@@ -38,7 +37,7 @@ void run_on_cuda(const GradientStatsCall& call) {
 
 void run_on_cuda(const L2NormCall& call) {
   const CudaCall cuda_call("l2_norm", call.total);
-  const ChunkSums chunks = sums_of_chunks(call.table, kInput, nullptr, cuda_call);
+  const ChunkSums chunks = sums_of_chunks(call.table, kInput, {}, cuda_call);
   float* each = call.each.numel() > 0 ? call.each.mutable_data_ptr<float>() : nullptr;
   cuda_call.check(cuda::norms(chunks.uploaded.table, chunks.sums,
                               call.total.mutable_data_ptr<float>(), each, cuda_call.stream()));

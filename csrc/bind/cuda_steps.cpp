@@ -28,8 +28,11 @@ bool run_on_cuda(const AdamCall& call) {
   const cuda::StepScalars inputs = step_scalars(call.arguments);
   cuda_call.check(cuda::prepare_adam(uploaded.steps, num_rows, call.parameters, inputs, scalars,
                                      cuda_call.stream()));
-  cuda_call.check(cuda::adam_step(uploaded.table, scalars, call.parameters.is_decoupled,
-                                  inputs.found_inf, call.arguments.options, cuda_call.stream()));
+  // All rows have moments of one type.
+  const bool is_rounded = call.table.rows[0].dtypes[kFirstState] == DType::kBFloat16;
+  const auto step = is_rounded ? cuda::rounded_adam_step : cuda::adam_step;
+  cuda_call.check(step(uploaded.table, scalars, call.parameters.is_decoupled, inputs.found_inf,
+                       call.arguments.options, cuda_call.stream()));
   return true;
 }
 

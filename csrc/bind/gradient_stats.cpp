@@ -10,14 +10,13 @@ namespace lightning_mp::bind {
 namespace {
 
 void run_on_cpu(const GradientStatsCall& call) {
-  const cpu::SumsOfSquares sums =
-      cpu::sums_of_squares(call.table, kGradient, cpu::active_isa(), torch_parallel_for());
+  const cpu::SumsOfSquares sums = cpu::sums_of_squares(call.table, kGradient, call.found_inf,
+                                                       cpu::active_isa(), torch_parallel_for());
   const NormAndFactor result =
       norm_and_factor(sums.total, value_or(call.inv_scale, 1.0f), call.max_norm.has_value(),
                       static_cast<float>(call.max_norm.value_or(0.0)));
   *call.norm.mutable_data_ptr<float>() = result.norm;
   *call.factor.mutable_data_ptr<float>() = result.factor;
-  if (sums.has_inf) *call.found_inf.mutable_data_ptr<float>() = 1.0f;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct GradientStatsCall {
   std::optional<double> max_norm;
   const Tensor& norm;
   const Tensor& factor;
-  const Tensor& found_inf;
+  FoundInf found_inf;
 };
 
 template <void (*run)(const GradientStatsCall&)>
@@ -25,12 +25,12 @@ void gradient_stats(StableListHandle gradient_list, std::optional<Tensor> inv_sc
   ScalarChecks scalars(op, gradients);
   scalars.check("norm", norm);
   scalars.check("factor", factor);
-  scalars.check("found_inf", found_inf);
   scalars.check("inv_scale", inv_scale);
+  const FoundInf found = scalars.check_found_inf(found_inf, gradients.size());
   check_positive(op, "max_norm", max_norm);
   StandIns stand_ins;
   const RowTable table = make_rows(op, {{"gradients", gradients, kGradient, kFloating}}, stand_ins);
-  run({table, inv_scale, max_norm, norm, factor, found_inf});
+  run({table, inv_scale, max_norm, norm, factor, found});
 }
 
 }  // namespace lightning_mp::bind

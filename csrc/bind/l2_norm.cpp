@@ -12,7 +12,7 @@ namespace {
 
 void run_on_cpu(const L2NormCall& call) {
   const cpu::SumsOfSquares sums =
-      cpu::sums_of_squares(call.table, kInput, cpu::active_isa(), torch_parallel_for());
+      cpu::sums_of_squares(call.table, kInput, {}, cpu::active_isa(), torch_parallel_for());
   *call.total.mutable_data_ptr<float>() = static_cast<float>(std::sqrt(sums.total));
   for (int64_t i = 0; i < call.each.numel(); ++i) {
     call.each.mutable_data_ptr<float>()[i] = static_cast<float>(std::sqrt(sums.each[i]));

@@ -8,19 +8,13 @@
 namespace lightning_mp::bind {
 namespace {
 
-void set_found_inf(const Tensor& found_inf, bool is_finite) {
-  if (!is_finite) *found_inf.mutable_data_ptr<float>() = 1.0f;
-}
-
 void run_on_cpu(const ScaleCopyCall& call) {
   const float scale = *call.scale.const_data_ptr<float>();
-  set_found_inf(call.found_inf,
-                cpu::scale_copy(call.table, scale, cpu::active_isa(), torch_parallel_for()));
+  cpu::scale_copy(call.table, scale, call.found_inf, cpu::active_isa(), torch_parallel_for());
 }
 
 void run_on_cpu(const AxpbyCall& call) {
-  set_found_inf(call.found_inf,
-                cpu::axpby(call.table, call.a, call.b, cpu::active_isa(), torch_parallel_for()));
+  cpu::axpby(call.table, call.a, call.b, call.found_inf, cpu::active_isa(), torch_parallel_for());
 }
 
 void run_on_cpu(const SplitCall& call) {

@@ -9,14 +9,16 @@ namespace lightning_mp::bind {
 struct ScaleCopyCall {
   const RowTable& table;
   const Tensor& scale;
-  const Tensor& found_inf;
+  FoundInf found_inf;
 };
 
 struct AxpbyCall {
   const RowTable& table;
   float a;
   float b;
-  const Tensor& found_inf;
+  FoundInf found_inf;
+  // Any tensor on the device.
+  const Tensor& anchor;
 };
 
 struct SplitCall {
@@ -36,13 +38,13 @@ void scale_copy(StableListHandle input_list, StableListHandle output_list, Tenso
   const TensorHandles inputs(input_list), outputs(output_list);
   ScalarChecks scalars(op, inputs);
   scalars.check("scale", scale);
-  scalars.check("found_inf", found_inf);
+  const FoundInf found = scalars.check_found_inf(found_inf, inputs.size());
   StandIns stand_ins;
   const RowTable table = make_rows(op,
                                    {{"inputs", inputs, kInput, kFloating},
                                     {"outputs", outputs, kOutput, kFloating, false, true}},
                                    stand_ins);
-  run({table, scale, found_inf});
+  run({table, scale, found});
   stand_ins.write_back();
 }
 
@@ -51,15 +53,14 @@ void axpby(StableListHandle x_list, StableListHandle y_list, StableListHandle ou
            double b, Tensor found_inf) {
   constexpr const char* op = "axpby_";
   const TensorHandles x(x_list), y(y_list), outputs(output_list);
-  ScalarChecks scalars(op, x);
-  scalars.check("found_inf", found_inf);
+  const FoundInf found = ScalarChecks(op, x).check_found_inf(found_inf, x.size());
   StandIns stand_ins;
   const RowTable table = make_rows(op,
                                    {{"x", x, kInput, kFloating},
                                     {"y", y, kSecondInput, kFloating},
                                     {"outputs", outputs, kOutput, kFloating, false, true}},
                                    stand_ins);
-  run({table, static_cast<float>(a), static_cast<float>(b), found_inf});
+  run({table, static_cast<float>(a), static_cast<float>(b), found, found_inf});
   stand_ins.write_back();
 }
 

@@ -3,6 +3,21 @@
 #include <limits>
 
 namespace lightning_mp::bind {
+namespace {
+
+void check_one_type(const StepArguments& arguments, const RowTable& table, size_t state) {
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    const DType dtype = table.rows[i].dtypes[kFirstState + state];
+    const DType expected = table.rows[0].dtypes[kFirstState];
+    if (dtype == expected) continue;
+    refuse(arguments.op,
+           std::string(arguments.states[state].name) + "[" + std::to_string(i) + "] is " +
+               dtype_name(dtype),
+           dtype_name(expected) + ", as " + arguments.states[0].name + "[0],");
+  }
+}
+
+}  // namespace
 
 RowTable step_rows(const StepArguments& arguments, StandIns& stand_ins) {
   const char* op = arguments.op;
@@ -20,9 +35,10 @@ RowTable step_rows(const StepArguments& arguments, StandIns& stand_ins) {
       {"copies", arguments.copies, kCopy, kHalfTypes, true, true, true}};
   int role = kFirstState;
   for (const StateList& state : arguments.states) {
-    lists.push_back({state.name, state.tensors, role++, kFloat32Only, true, true});
+    lists.push_back({state.name, state.tensors, role++, state.dtypes, true, true});
   }
   RowTable table = make_rows(op, lists, stand_ins);
+  for (size_t k = 0; k < arguments.states.size(); ++k) check_one_type(arguments, table, k);
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const TensorRow& row = table.rows[i];
     if (row.numel == 0 || row.dtypes[kWeight] != DType::kInt16) continue;

@@ -14,6 +14,8 @@ namespace lightning_mp::bind {
 struct StateList {
   const char* name;
   const TensorHandles& tensors;
+  // The types that are allowed, by bit(); one for all tensors of all states.
+  unsigned dtypes = kFloat32Only;
 };
 
 struct StepArguments {

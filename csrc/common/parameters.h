@@ -1,6 +1,8 @@
 // What a caller asks of a step: plain data, the same for all rows.
 #pragma once
 
+#include <stdint.h>
+
 namespace lightning_mp {
 
 // Names and meanings are those of torch.optim.Adam and AdamW.
@@ -14,6 +16,8 @@ struct AdamParameters {
   bool maximize;
   // Bound of each gradient element after its factor; infinity for none.
   float clip_value;
+  // Of the roundings of bfloat16 moments.
+  uint64_t seed;
 };
 
 // Names and meanings are those of torch.optim.SGD.

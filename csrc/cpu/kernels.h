@@ -23,7 +23,8 @@ struct Kernels {
                     bool is_decoupled, StepOptions options);
   void (*sgd_step)(const TensorRow& row, int64_t begin, int64_t end, const SgdScalars& scalars,
                    SgdKind kind, StepOptions options);
-  // Outputs are inputs times `scale`, or a * x + b * y. Return whether all inputs are finite.
+  // Outputs are inputs times `scale`, or a * x + b * y. Return whether all results are finite,
+  // before they are rounded to half.
   bool (*scale_copy)(const TensorRow& row, int64_t begin, int64_t end, float scale);
   bool (*axpby)(const TensorRow& row, int64_t begin, int64_t end, float a, float b);
   // Between an FP32 tensor and its bfloat16 halves and remainders.

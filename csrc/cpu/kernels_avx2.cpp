@@ -3,6 +3,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/simd_avx2.h"
+#include "cpu/words_avx2.h"
 #include "functors/cross_entropy.h"
 #include "functors/norm.h"
 #include "functors/split_master.h"

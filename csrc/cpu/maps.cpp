@@ -1,27 +1,23 @@
 #include "cpu/maps.h"
 
-#include <atomic>
-
 #include "cpu/kernels.h"
 
 namespace lightning_mp::cpu {
 
-bool scale_copy(const RowTable& table, float scale, Isa isa, const ParallelFor& parallel_for) {
+void scale_copy(const RowTable& table, float scale, FoundInf found_inf, Isa isa,
+                const ParallelFor& parallel_for) {
   const Kernels& kernels = kernels_of(isa);
-  std::atomic<bool> is_finite{true};
   walk(table, parallel_for, [&](size_t i, int64_t begin, int64_t end) {
-    if (!kernels.scale_copy(table.rows[i], begin, end, scale)) is_finite = false;
+    if (!kernels.scale_copy(table.rows[i], begin, end, scale)) set_flag(found_inf.of(i));
   });
-  return is_finite;
 }
 
-bool axpby(const RowTable& table, float a, float b, Isa isa, const ParallelFor& parallel_for) {
+void axpby(const RowTable& table, float a, float b, FoundInf found_inf, Isa isa,
+           const ParallelFor& parallel_for) {
   const Kernels& kernels = kernels_of(isa);
-  std::atomic<bool> is_finite{true};
   walk(table, parallel_for, [&](size_t i, int64_t begin, int64_t end) {
-    if (!kernels.axpby(table.rows[i], begin, end, a, b)) is_finite = false;
+    if (!kernels.axpby(table.rows[i], begin, end, a, b)) set_flag(found_inf.of(i));
   });
-  return is_finite;
 }
 
 void split(const RowTable& table, Isa isa, const ParallelFor& parallel_for) {

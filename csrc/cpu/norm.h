@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "common/found_inf.h"
 #include "common/row_table.h"
 #include "cpu/isa.h"
 #include "cpu/walk.h"
@@ -13,12 +14,10 @@ struct SumsOfSquares {
   double total = 0.0;
   // One per row.
   std::vector<double> each;
-  // Whether an element is infinite or NaN.
-  bool has_inf = false;
 };
 
-// Of the tensors that every row has under `role`.
-SumsOfSquares sums_of_squares(const RowTable& table, int role, Isa isa,
+// Of the tensors that every row has under `role`. Notes rows with an element that is not finite.
+SumsOfSquares sums_of_squares(const RowTable& table, int role, FoundInf found_inf, Isa isa,
                               const ParallelFor& parallel_for);
 
 }  // namespace lightning_mp::cpu

@@ -82,6 +82,14 @@ struct Vector {
     return Vector(_mm512_mask_mov_ps(value, is_different, other.value));
   }
 
+  // 1, 3, 5 ... 63: the upper halves of the elements of two vectors.
+  static HOST_DEVICE __m512i odd_places() {
+    const __m512i evens =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_add_epi32(_mm512_mullo_epi32(evens, _mm512_set1_epi32(0x00020002)),
+                            _mm512_set1_epi32(0x00030001));
+  }
+
  private:
   static HOST_DEVICE __m512i widened(const void* from) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
@@ -117,14 +125,6 @@ struct Vector {
 
   static HOST_DEVICE __m512i packed_pair(Vector first, Vector second, const Float16* type) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(first.packed(type)), second.packed(type), 1);
-  }
-
-  // 1, 3, 5 ... 63: the upper halves of the elements of two vectors.
-  static HOST_DEVICE __m512i odd_places() {
-    const __m512i evens =
-        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    return _mm512_add_epi32(_mm512_mullo_epi32(evens, _mm512_set1_epi32(0x00020002)),
-                            _mm512_set1_epi32(0x00030001));
   }
 
   HOST_DEVICE Vector nearest(const BFloat16*) const {

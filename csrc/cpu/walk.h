@@ -39,4 +39,10 @@ void walk(const RowTable& table, const ParallelFor& parallel_for, const Body& bo
   });
 }
 
+// Sets a flag that other threads may set too.
+inline void set_flag(float* flag) {
+  const float one = 1.0f;
+  __atomic_store(flag, &one, __ATOMIC_RELAXED);
+}
+
 }  // namespace lightning_mp::cpu

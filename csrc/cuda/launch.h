@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "common/cross_entropy.h"
+#include "common/found_inf.h"
 #include "common/parameters.h"
 #include "cuda/device_table.h"
 #include "functors/adam.h"
@@ -25,8 +26,8 @@ int upload(const uint64_t* words, int64_t num_words, uint64_t* target, StreamHan
 // Whether a graph is being captured: what it reads must live as long as it does.
 int is_capturing(StreamHandle stream, bool* result);
 
-// Sums of chunks of kNormChunk elements; found_inf may be null.
-int sum_of_squares(const DeviceTable& table, int role, double* partials, float* found_inf,
+// Sums of chunks of kNormChunk elements.
+int sum_of_squares(const DeviceTable& table, int role, double* partials, FoundInf found_inf,
                    StreamHandle stream);
 
 struct NormRequest {
@@ -57,12 +58,17 @@ int prepare_adam(float* const* steps, int64_t num_rows, const AdamParameters& pa
 int adam_step(const DeviceTable& table, const AdamScalars* scalars, bool is_decoupled,
               const float* found_inf, StepOptions options, StreamHandle stream);
 
+// The same for bfloat16 moments.
+int rounded_adam_step(const DeviceTable& table, const AdamScalars* scalars, bool is_decoupled,
+                      const float* found_inf, StepOptions options, StreamHandle stream);
+
 int sgd_step(const DeviceTable& table, const SgdParameters& parameters, const StepScalars& inputs,
              StepOptions options, StreamHandle stream);
 
-int scale_copy(const DeviceTable& table, const float* scale, float* found_inf, StreamHandle stream);
+int scale_copy(const DeviceTable& table, const float* scale, FoundInf found_inf,
+               StreamHandle stream);
 
-int axpby(const DeviceTable& table, float a, float b, float* found_inf, StreamHandle stream);
+int axpby(const DeviceTable& table, float a, float b, FoundInf found_inf, StreamHandle stream);
 
 int split(const DeviceTable& table, StreamHandle stream);
 

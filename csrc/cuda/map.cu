@@ -4,7 +4,7 @@
 
 namespace lightning_mp::cuda {
 
-int scale_copy(const DeviceTable& table, const float* scale, float* found_inf,
+int scale_copy(const DeviceTable& table, const float* scale, FoundInf found_inf,
                StreamHandle stream) {
   if (table.num_chunks == 0) return 0;
   const ScaleMap map = {scale};
@@ -13,7 +13,7 @@ int scale_copy(const DeviceTable& table, const float* scale, float* found_inf,
   return last_error();
 }
 
-int axpby(const DeviceTable& table, float a, float b, float* found_inf, StreamHandle stream) {
+int axpby(const DeviceTable& table, float a, float b, FoundInf found_inf, StreamHandle stream) {
   if (table.num_chunks == 0) return 0;
   const AxpbyMap map = {a, b};
   LAUNCH(map_kernel<AxpbyMap>, grid_for(table.num_chunks), kMapThreads, stream_of(stream), table,

@@ -1,6 +1,7 @@
 // What reads and writes each element once: casts, sums, splits.
 #pragma once
 
+#include "common/found_inf.h"
 #include "cuda/chunks.cuh"
 #include "functors/loss_scale.h"
 #include "functors/scalar_math.h"
@@ -49,7 +50,8 @@ HOST_DEVICE void store_eight(const float (&values)[kWidth], const TensorRow& row
   });
 }
 
-// Whether the inputs are finite.
+// Whether the results are finite, before they are rounded to half; an input that is not leaves none
+// that is.
 template <class Map>
 HOST_DEVICE bool map_eight(const TensorRow& row, int64_t index, const Map& map) {
   float inputs[Map::kNumInputs][kWidth];
@@ -65,9 +67,9 @@ HOST_DEVICE bool map_eight(const TensorRow& row, int64_t index, const Map& map) 
 #pragma unroll
     for (int input = 0; input < Map::kNumInputs; ++input) {
       operands[input] = inputs[input][k];
-      all_finite = all_finite && is_finite(operands[input]);
     }
     results[k] = map.of(operands);
+    all_finite = all_finite && is_finite(results[k]);
   }
   store_eight(results, row, kOutput, index);
   return all_finite;
@@ -76,15 +78,13 @@ HOST_DEVICE bool map_eight(const TensorRow& row, int64_t index, const Map& map) 
 template <class Map>
 HOST_DEVICE bool map_one(const TensorRow& row, int64_t index, const Map& map) {
   float operands[Map::kNumInputs];
-  bool all_finite = true;
 #pragma unroll
   for (int input = 0; input < Map::kNumInputs; ++input) {
     operands[input] = load_float(row.tensors[kInput + input], row.dtypes[kInput + input], index);
-    all_finite = all_finite && is_finite(operands[input]);
   }
   const float result = map.of(operands);
   store_float(result, row.tensors[kOutput], row.dtypes[kOutput], index);
-  return all_finite;
+  return is_finite(result);
 }
 
 HOST_DEVICE bool is_aligned_map(const TensorRow& row) {
@@ -93,17 +93,17 @@ HOST_DEVICE bool is_aligned_map(const TensorRow& row) {
 
 template <class Map>
 static __global__ void __launch_bounds__(kMapThreads)
-    map_kernel(DeviceTable table, Map map, float* found_inf) {
+    map_kernel(DeviceTable table, Map map, FoundInf found_inf) {
   for (int64_t index = blockIdx.x; index < table.num_chunks; index += gridDim.x) {
     const Chunk chunk = find_chunk(table, index, kChunk);
     const TensorRow row = table.rows[chunk.row];
     // Every thread that finds something writes the same.
     const bool is_aligned_row = is_aligned_map(row);
     for_each_eight(chunk, is_aligned_row, [&](int64_t i) {
-      if (!map_eight(row, i, map)) *found_inf = 1.0f;
+      if (!map_eight(row, i, map)) *found_inf.of(chunk.row) = 1.0f;
     });
     for_each_one(chunk, is_aligned_row, [&](int64_t i) {
-      if (!map_one(row, i, map)) *found_inf = 1.0f;
+      if (!map_one(row, i, map)) *found_inf.of(chunk.row) = 1.0f;
     });
   }
 }

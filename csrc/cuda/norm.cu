@@ -4,7 +4,7 @@
 
 namespace lightning_mp::cuda {
 
-int sum_of_squares(const DeviceTable& table, int role, double* partials, float* found_inf,
+int sum_of_squares(const DeviceTable& table, int role, double* partials, FoundInf found_inf,
                    StreamHandle stream) {
   if (table.num_chunks == 0) return 0;
   LAUNCH(sum_of_squares_kernel, grid_for(table.num_chunks), kNormThreads, stream_of(stream), table,

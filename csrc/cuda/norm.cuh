@@ -1,6 +1,7 @@
 // Sums of squares, in the order of functors/norm.h.
 #pragma once
 
+#include "common/found_inf.h"
 #include "cuda/chunks.cuh"
 #include "functors/norm.h"
 
@@ -108,7 +109,7 @@ __device__ inline void sum_exact_block(const T* chunk, int count, int block, Nor
 
 // Writes the sum of each chunk to partials[chunk]. The table's chunks have kNormChunk elements.
 static __global__ void __launch_bounds__(kNormThreads)
-    sum_of_squares_kernel(DeviceTable table, int role, double* partials, float* found_inf) {
+    sum_of_squares_kernel(DeviceTable table, int role, double* partials, FoundInf found_inf) {
   __shared__ NormSums shared;
   for (int64_t index = blockIdx.x; index < table.num_chunks; index += gridDim.x) {
     const Chunk chunk = find_chunk(table, index, kNormChunk);
@@ -118,7 +119,7 @@ static __global__ void __launch_bounds__(kNormThreads)
       sum_fast_blocks(from, chunk.count, shared);
       for (int block = 0; block < kNormBlocks; ++block) {
         if (shared.is_exact[block]) {
-          sum_exact_block(from, chunk.count, block, shared, found_inf);
+          sum_exact_block(from, chunk.count, block, shared, found_inf.of(chunk.row));
         }
       }
     });

@@ -2,9 +2,10 @@
 #pragma once
 
 #include "cuda/chunks.cuh"
+#include "cuda/weights.cuh"
 #include "functors/adam.h"
 #include "functors/sgd.h"
-#include "functors/split_master.h"
+#include "functors/stochastic_rounding.h"
 
 namespace lightning_mp::cuda {
 
@@ -45,71 +46,6 @@ HOST_DEVICE bool is_skipped(const float* found_inf) {
   return found_inf != nullptr && *found_inf != 0.0f;
 }
 
-// How an FP32 weight is stored. `load` takes what was stored, and the half copy where
-// reads_copy() says so; `store` makes both from the weight.
-struct PlainWeight {
-  using Stored = float;
-  using Copy = BFloat16;
-  static constexpr bool kHasCopy = false;
-
-  static HOST_DEVICE bool reads_copy(StepOptions) { return false; }
-
-  static HOST_DEVICE float load(Stored stored, Copy, StepOptions) { return stored; }
-
-  static HOST_DEVICE void store(float weight, Stored& stored, Copy&) { stored = weight; }
-};
-
-template <class Half>
-struct CopiedWeight {
-  using Stored = float;
-  using Copy = Half;
-  static constexpr bool kHasCopy = true;
-
-  static HOST_DEVICE bool reads_copy(StepOptions options) { return options.adopt; }
-
-  static HOST_DEVICE float load(Stored stored, Copy copy, StepOptions options) {
-    // By bits: a NaN is not equal to itself.
-    return options.adopt && narrow<Copy>(stored).bits != copy.bits ? widen(copy) : stored;
-  }
-
-  static HOST_DEVICE void store(float weight, Stored& stored, Copy& copy) {
-    stored = weight;
-    copy = narrow<Copy>(weight);
-  }
-};
-
-struct SplitWeight {
-  using Stored = uint16_t;
-  using Copy = BFloat16;
-  static constexpr bool kHasCopy = true;
-
-  static HOST_DEVICE bool reads_copy(StepOptions) { return true; }
-
-  static HOST_DEVICE float load(Stored stored, Copy copy, StepOptions) {
-    return join_master(copy, stored);
-  }
-
-  static HOST_DEVICE void store(float weight, Stored& stored, Copy& copy) {
-    const SplitMaster split = split_master(weight);
-    copy = split.half;
-    stored = split.remainder;
-  }
-};
-
-// Calls function(Weight{}) with how the weights of a row are stored.
-template <class Function>
-HOST_DEVICE void with_weight(const TensorRow& row, const Function& function) {
-  if (row.dtypes[kWeight] == DType::kInt16) {
-    function(SplitWeight{});
-  } else if (row.dtypes[kCopy] == DType::kBFloat16) {
-    function(CopiedWeight<BFloat16>{});
-  } else if (row.dtypes[kCopy] == DType::kFloat16) {
-    function(CopiedWeight<Float16>{});
-  } else {
-    function(PlainWeight{});
-  }
-}
-
 template <class T>
 HOST_DEVICE T* at(const TensorRow& row, int role, int64_t index) {
   return static_cast<T*>(row.tensors[role]) + index;
@@ -119,20 +55,41 @@ HOST_DEVICE T* at(const TensorRow& row, int role, int64_t index) {
 template <class Rule>
 constexpr int kStateSlots = Rule::kNumStates > 0 ? Rule::kNumStates : 1;
 
+// What there is for the states of an element that is rounded stochastically.
+template <class Rule>
+HOST_DEVICE uint32_t random_of(const typename Rule::Scalars& scalars, int64_t place) {
+  if constexpr (sizeof(typename Rule::State) < sizeof(float)) {
+    static_assert(Rule::kNumStates <= kMaxRoundedStates);
+    return random_words(static_cast<uint32_t>(place), scalars.rounding);
+  }
+  return 0;
+}
+
+template <class State>
+HOST_DEVICE State stored_state(float state, uint32_t random, int index) {
+  if constexpr (sizeof(State) < sizeof(float)) {
+    const uint32_t rounded = rounded_to_upper(bits_of(state), chance_of(random, index));
+    return BFloat16{static_cast<uint16_t>(rounded >> 16)};
+  } else {
+    return state;
+  }
+}
+
 template <class Rule, class Gradient, class Weight>
 HOST_DEVICE void step_eight(const TensorRow& row, const typename Rule::Scalars& scalars,
                             StepOptions options, int64_t index) {
   using Stored = typename Weight::Stored;
   using Copy = typename Weight::Copy;
+  using State = typename Rule::State;
   // All loads come first, so that they are on their way at the same time.
   Pack<Gradient> gradient = load_pack(at<Gradient>(row, kGradient, index));
   Pack<Stored> stored = load_pack(at<Stored>(row, kWeight, index));
   Pack<Copy> copy = {};
   if (Weight::reads_copy(options)) copy = load_pack(at<Copy>(row, kCopy, index));
-  Pack<float> states[kStateSlots<Rule>];
+  Pack<State> states[kStateSlots<Rule>];
 #pragma unroll
   for (int s = 0; s < Rule::kNumStates; ++s) {
-    states[s] = load_pack(at<float>(row, kFirstState + s, index));
+    states[s] = load_pack(at<State>(row, kFirstState + s, index));
   }
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
@@ -141,17 +98,20 @@ HOST_DEVICE void step_eight(const TensorRow& row, const typename Rule::Scalars& 
     float weight = Weight::load(new_stored, new_copy, options);
     float element_states[kStateSlots<Rule>];
 #pragma unroll
-    for (int s = 0; s < Rule::kNumStates; ++s) element_states[s] = states[s].get(k);
+    for (int s = 0; s < Rule::kNumStates; ++s) element_states[s] = widen(states[s].get(k));
     Rule::step(widen(gradient.get(k)), weight, element_states, scalars);
+    const uint32_t random = random_of<Rule>(scalars, index + k);
 #pragma unroll
-    for (int s = 0; s < Rule::kNumStates; ++s) states[s].set(k, element_states[s]);
+    for (int s = 0; s < Rule::kNumStates; ++s) {
+      states[s].set(k, stored_state<State>(element_states[s], random, s));
+    }
     Weight::store(weight, new_stored, new_copy);
     stored.set(k, new_stored);
     copy.set(k, new_copy);
   }
 #pragma unroll
   for (int s = 0; s < Rule::kNumStates; ++s) {
-    store_pack(states[s], at<float>(row, kFirstState + s, index));
+    store_pack(states[s], at<State>(row, kFirstState + s, index));
   }
   store_pack(stored, at<Stored>(row, kWeight, index));
   if constexpr (Weight::kHasCopy) store_pack(copy, at<Copy>(row, kCopy, index));
@@ -164,6 +124,7 @@ HOST_DEVICE void step_eight(const TensorRow& row, const typename Rule::Scalars& 
 template <class Rule>
 HOST_DEVICE void step_one(const TensorRow& row, const typename Rule::Scalars& scalars,
                           StepOptions options, int64_t index) {
+  using State = typename Rule::State;
   float weight;
   with_weight(row, [&](auto form) {
     using Weight = decltype(form);
@@ -177,13 +138,14 @@ HOST_DEVICE void step_one(const TensorRow& row, const typename Rule::Scalars& sc
   float states[kStateSlots<Rule>];
 #pragma unroll
   for (int s = 0; s < Rule::kNumStates; ++s) {
-    states[s] = load_one(at<float>(row, kFirstState + s, index));
+    states[s] = widen(load_one(at<State>(row, kFirstState + s, index)));
   }
   Rule::step(load_float(row.tensors[kGradient], row.dtypes[kGradient], index), weight, states,
              scalars);
+  const uint32_t random = random_of<Rule>(scalars, index);
 #pragma unroll
   for (int s = 0; s < Rule::kNumStates; ++s) {
-    store_one(states[s], at<float>(row, kFirstState + s, index));
+    store_one(stored_state<State>(states[s], random, s), at<State>(row, kFirstState + s, index));
   }
   with_weight(row, [&](auto form) {
     using Weight = decltype(form);

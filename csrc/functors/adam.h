@@ -4,6 +4,7 @@
 #include "common/macros.h"
 #include "common/parameters.h"
 #include "functors/scalar_math.h"
+#include "functors/stochastic_rounding.h"
 
 namespace lightning_mp {
 
@@ -22,6 +23,8 @@ struct AdamScalars {
   float step_size;
   // 1 / sqrt(1 - beta2^step)
   float inverse_root_correction;
+  // Of the roundings of bfloat16 moments.
+  RandomKey rounding;
 };
 
 // In double precision, once per row. `step` counts from 1.
@@ -39,6 +42,7 @@ HOST_DEVICE AdamScalars adam_scalars(const AdamParameters& parameters, double lr
   scalars.step_size = static_cast<float>(lr / (1.0 - power(parameters.beta1, step)));
   scalars.inverse_root_correction =
       static_cast<float>(1.0 / square_root(1.0 - power(parameters.beta2, step)));
+  scalars.rounding = random_key(parameters.seed, static_cast<float>(step));
   return scalars;
 }
 
@@ -46,6 +50,8 @@ HOST_DEVICE AdamScalars adam_scalars(const AdamParameters& parameters, double lr
 template <bool kIsDecoupled>
 struct AdamRule {
   using Scalars = AdamScalars;
+  // How states are stored.
+  using State = float;
   static constexpr int kNumStates = 2;
 
   template <class Value>

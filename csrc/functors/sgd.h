@@ -42,6 +42,7 @@ HOST_DEVICE Value sgd_gradient(Value gradient, Value weight, const SgdScalars& s
 
 struct PlainSgdRule {
   using Scalars = SgdScalars;
+  using State = float;
   static constexpr int kNumStates = 0;
 
   template <class Value>
@@ -53,6 +54,7 @@ struct PlainSgdRule {
 template <bool kIsNesterov>
 struct MomentumSgdRule {
   using Scalars = SgdScalars;
+  using State = float;
   static constexpr int kNumStates = 1;
 
   template <class Value>

@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
-from lightning_mp.amp.gradient_stats import measure_gradients
+from lightning_mp.amp.gradient_stats import any_flag, measure_gradients
 from lightning_mp.amp.host_flag import HostFlag
-from lightning_mp.kernels.reference import finite_flags
 
 __all__ = ["GradientCheck", "dense_values"]
 
@@ -21,11 +19,14 @@ class GradientCheck:
         names: Qualified name of each model parameter.
         inv_scale: Reciprocal of the gradients' loss scale; ``None`` for 1.
         max_norm: Largest L2 norm of the unscaled gradients; ``None`` for no limit.
+        flags: What was found already: 1 for each gradient with an infinite or NaN element, else 0.
+            Nothing is looked at then.
 
     Attributes:
-        finite_flags: Bool tensor ``[len(parameters)]``.
         found_inf: Float32 scalar, 1 if any gradient element is infinite or NaN, else 0.
         factor: Float32 scalar that unscales and clips a gradient.
+        norm: Float32 scalar, the L2 norm of the unscaled gradients, before they are clipped;
+            ``None`` where nothing was looked at.
     """
 
     def __init__(
@@ -35,13 +36,23 @@ class GradientCheck:
         *,
         inv_scale: Tensor | None = None,
         max_norm: float | None = None,
+        flags: Tensor | None = None,
     ) -> None:
         self._parameters = tuple(parameters)
         self._names = names
+        self.norm: Tensor | None
+        if flags is not None:
+            self._flags, self.found_inf = flags, any_flag(flags)
+            self.factor, self.norm = flags.new_ones(()), None
+            return
         gradients = [dense_values(parameter) for parameter in parameters]
         stats = measure_gradients(gradients, inv_scale=inv_scale, max_norm=max_norm)
-        self.factor, self.found_inf = stats.factor, stats.found_inf
-        self.finite_flags = self._find_culprits(gradients)
+        self.norm, self.factor, self.found_inf, self._flags = stats
+
+    @property
+    def num_gradients(self) -> int:
+        """Number of gradients looked at."""
+        return len(self._parameters)
 
     @property
     def has_gradients(self) -> bool:
@@ -54,25 +65,14 @@ class GradientCheck:
         return HostFlag(self.found_inf)
 
     @property
+    def finite_flags(self) -> Tensor:
+        """Bool tensor ``[num_gradients]``: which gradients are finite."""
+        return self._flags == 0
+
+    @property
     def parameter_names(self) -> list[str]:
         """Names of the parameters looked at, in the order of ``finite_flags``."""
         return [self._names.get(item, "<unnamed>") for item in self._parameters]
-
-    def _find_culprits(self, gradients: list[Tensor]) -> Tensor:
-        if self.flag.is_ready() and not self.flag.read():
-            # Nothing to look for: the host knows already.
-            return torch.ones(len(gradients), dtype=torch.bool)
-        groups: dict[torch.device, list[int]] = {}
-        for index, gradient in enumerate(gradients):
-            groups.setdefault(gradient.device, []).append(index)
-        device = self.found_inf.device
-        flags = torch.ones(len(gradients), dtype=torch.bool, device=device)
-        for members in groups.values():
-            found = finite_flags([gradients[index] for index in members])
-            if len(groups) == 1:
-                return found
-            flags[members] = found.to(device, non_blocking=True)
-        return flags
 
 
 def dense_values(parameter: Tensor) -> Tensor:

@@ -30,8 +30,7 @@ def raise_gradients(parameters: Sequence[Tensor], masters: MasterWeights) -> Non
         elif gradient.dtype in HALF_DTYPES:
             halves.append(parameter)
     targets = [masters.of(parameter).detach() for parameter in halves]
-    likes = [target if target.dtype == torch.float32 else target.float() for target in targets]
-    copies = copy_to_float32([parameter.grad for parameter in halves], likes)
+    copies = copy_to_float32([parameter.grad for parameter in halves], targets)
     for parameter, copy in zip(halves, copies, strict=True):
         parameter.grad = copy
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from lightning_mp.amp.master_weights import MasterWeights
+from lightning_mp.kernels.group_steps import CHOOSES_STATE_DTYPE
 
 __all__ = ["MasterSwap"]
 
@@ -55,6 +56,11 @@ class MasterSwap:
     def is_in(self) -> bool:
         """Whether the masters are in the groups now."""
         return self._depth > 0
+
+    @property
+    def _has_chosen_dtype(self) -> bool:
+        # Half state that an optimizer was told to keep, not one that followed its weights.
+        return getattr(self._optimizer, CHOOSES_STATE_DTYPE, False)
 
     @contextmanager
     def masters_in(self) -> Iterator[None]:
@@ -99,7 +105,7 @@ class MasterSwap:
         self._handles.clear()
         state = self._optimizer.state
         for key, entry in state.items():
-            if isinstance(key, Tensor):
+            if isinstance(key, Tensor) and not self._has_chosen_dtype:
                 # Half state (O3) goes with the half weights that it belongs to.
                 state[key] = {name: _raised(value, key) for name, value in entry.items()}
 
@@ -129,6 +135,8 @@ class MasterSwap:
 
     def _raise_half_state(self) -> None:
         # Some optimizers (Adagrad) make their state, in half, as soon as they get a parameter.
+        if self._has_chosen_dtype:
+            return
         state = self._optimizer.state
         for parameter in self.parameters:
             if self._masters.of(parameter) is not parameter and parameter in state:

@@ -21,6 +21,7 @@ from lightning_mp.amp.fused_step import apply_fused_step, can_fuse
 from lightning_mp.amp.gradient_check import GradientCheck, dense_values
 from lightning_mp.amp.gradient_clip import ClipRule, clip_gradients_, scale_gradients_
 from lightning_mp.amp.gradient_raise import raise_gradients
+from lightning_mp.amp.gradient_unscale import unscale_gradients
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.master_swap import MasterSwap
 from lightning_mp.amp.master_weights import MasterWeights
@@ -79,6 +80,22 @@ class OptimizerStep:
         """Whether the update needs no FP32 gradients and no call of the optimizer's own step."""
         return self._is_fusing and can_fuse(self.optimizer, self._masters)
 
+    @property
+    def gradient_norm(self) -> Tensor | None:
+        """Float32 scalar on the device: L2 norm of the last step's gradients, as pass 1 found it.
+
+        Unscaled and not yet clipped; of gradients that a hook has replaced, as it left them.
+        ``None`` before the first step, after one without gradients, and after one whose gradients
+        were there unscaled (:attr:`is_unscaled`): a step does not compute it then.
+        """
+        check = self.last_check
+        return check.norm if check is not None and check.has_gradients else None
+
+    @property
+    def is_unscaled(self) -> bool:
+        """Whether a step is in preparation and its gradients are there, unscaled and in FP32."""
+        return self._shared is not None
+
     @torch.no_grad()
     def unscale(self) -> GradientCheck:
         """Give each weight one unscaled FP32 gradient, shared with its master; once per step.
@@ -87,13 +104,21 @@ class OptimizerStep:
             What pass 1 found in the gradients.
         """
         parameters = self._with_gradient()
-        self._check = self._check or GradientCheck(parameters, self._names)
         if self._shared is not None:
+            self._check = self._check or GradientCheck(parameters, self._names)
             return self._check
-        scaled = [parameter for parameter in parameters if not self._unscaled.has(parameter)]
-        raise_gradients(parameters, self._masters)
-        if scaled and not self._scaler.is_identity:
-            scale_gradients_([dense_values(item) for item in scaled], self._scaler.inv_scale)
+        inv_scale = None if self._scaler.is_identity else self._scaler.inv_scale
+        if any(map(self._unscaled.has, parameters)):
+            self._check = GradientCheck(parameters, self._names)
+            scaled = [item for item in parameters if not self._unscaled.has(item)]
+            raise_gradients(parameters, self._masters)
+            if scaled and inv_scale is not None:
+                scale_gradients_([dense_values(item) for item in scaled], inv_scale)
+                # Of gradients of two scales.
+                self._check.norm = None
+        else:
+            flags = unscale_gradients(parameters, self._masters, inv_scale)
+            self._check = GradientCheck(parameters, self._names, flags=flags)
         self._shared = {}
         for parameter in parameters:
             assert parameter.grad is not None

@@ -160,8 +160,7 @@ class OwnedOptimizer:
         scale = self._common_scale()
         if scale is not None:
             present = [item for item in self.parameters if item.grad is not None]
-            check = GradientCheck(present, self._names, inv_scale=scale.reciprocal())
-            self._step_fused(present, check, factor=check.factor)
+            self._step_fused(present, self._check_of(present), factor=scale.reciprocal())
             return
         present = [item for item in self.parameters if self._gradients.collect(item) is not None]
         for parameter in present:
@@ -169,7 +168,7 @@ class OwnedOptimizer:
             if self._masters.of(parameter) is parameter:
                 assert parameter.grad is not None
                 parameter.grad = parameter.grad.to(parameter.dtype)
-        check = GradientCheck(present, self._names)
+        check = self._check_of(present)
         if self._is_fused:
             self._step_fused(present, check)
             return
@@ -180,6 +179,10 @@ class OwnedOptimizer:
             optimizer.grad_scale, optimizer.found_inf = None, check.found_inf
         elif present and check.flag.read() and not (len(self._checks) > 1 and self._recovers):
             self._take_away(present)
+
+    def _check_of(self, present: list[Tensor]) -> GradientCheck:
+        # What the backward's end has seen is not looked at again.
+        return self._gradients.check_of(present) or GradientCheck(present, self._names)
 
     def _common_scale(self) -> Tensor | None:
         """Return the scale that all gradients have, for a fused step to undo.

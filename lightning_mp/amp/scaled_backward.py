@@ -16,8 +16,9 @@ from torch import Tensor
 
 from lightning_mp.amp.chunks import in_chunks
 from lightning_mp.amp.gradient_check import GradientCheck, dense_values
-from lightning_mp.amp.gradient_clip import scale_gradients_
-from lightning_mp.amp.gradient_raise import raise_gradients, widened
+from lightning_mp.amp.gradient_raise import widened
+from lightning_mp.amp.gradient_stats import measure_gradients
+from lightning_mp.amp.gradient_unscale import unscale_gradients
 from lightning_mp.amp.loss_scaler import LossScaler
 from lightning_mp.amp.shared_gradients import SharedGradients
 
@@ -111,16 +112,21 @@ class ScaledBackward:
             for parameter in self._parameters:
                 self._gradients.put(parameter, parameter.grad, scale=self._scaler.scale)
             return None
-        self.check = GradientCheck(fresh, self._names)
-        for chunk in in_chunks([item for item in fresh if item not in self._kept_scaled]):
-            self._unscale(chunk)
-        for parameter in fresh:
-            if parameter in self._kept_scaled:
-                self._gradients.put(parameter, parameter.grad, scale=self._scaler.scale)
+        kept = [item for item in fresh if item in self._kept_scaled]
+        raised = [item for item in fresh if item not in self._kept_scaled]
+        # A sum with what was put aside is another gradient than the one that was looked at.
+        as_seen = [item for item in fresh if item not in self._aside]
+        flags = [self._unscale(chunk) for chunk in in_chunks(raised)]
+        if kept:
+            flags.append(measure_gradients([dense_values(item) for item in kept]).flags)
+        for parameter in kept:
+            self._gradients.put(parameter, parameter.grad, scale=self._scaler.scale)
         for parameter in self._parameters:
             if parameter.grad is None:
                 self._gradients.put(parameter, self._aside.get(parameter))
         self._aside.clear()
+        self.check = GradientCheck([*raised, *kept], self._names, flags=_joined(flags))
+        self._gradients.note_check(as_seen, self.check)
         return self.check
 
     @torch.no_grad()
@@ -140,14 +146,14 @@ class ScaledBackward:
         # The scale moved, or the loss is another: in FP32, where nothing overflows by it.
         return _times(widened(gradient), self._scaler.scale.to(scale.device) / scale)
 
-    def _unscale(self, parameters: list[Tensor]) -> None:
-        raise_gradients(parameters, self._gradients.masters)
-        if not self._scaler.is_identity:
-            scale_gradients_([dense_values(item) for item in parameters], self._scaler.inv_scale)
+    def _unscale(self, parameters: list[Tensor]) -> Tensor:
+        inv_scale = None if self._scaler.is_identity else self._scaler.inv_scale
+        flags = unscale_gradients(parameters, self._gradients.masters, inv_scale)
         for parameter in parameters:
             aside, fresh = self._aside.pop(parameter, None), parameter.grad
             assert fresh is not None
             self._gradients.put(parameter, fresh if aside is None else _sum(aside, fresh))
+        return flags
 
 
 def _sum(total: Tensor, gradient: Tensor) -> Tensor:
@@ -157,6 +163,13 @@ def _sum(total: Tensor, gradient: Tensor) -> Tensor:
     if total.is_sparse:
         return gradient.add_(total)
     return total.add_(gradient)
+
+
+def _joined(flags: Sequence[Tensor]) -> Tensor:
+    if not flags:
+        return torch.zeros(0)
+    device = flags[0].device
+    return torch.cat([item.to(device, non_blocking=True) for item in flags])
 
 
 def _times(gradient: Tensor, factor: Tensor) -> Tensor:

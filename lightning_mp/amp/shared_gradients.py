@@ -6,11 +6,12 @@ sets it to None. Elsewhere it stands at the model's parameter only.
 """
 
 import weakref
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, distributed
 
-from lightning_mp.amp.gradient_check import dense_values
+from lightning_mp.amp.gradient_check import GradientCheck, dense_values
 from lightning_mp.amp.master_weights import MasterWeights
 from lightning_mp.amp.unscaled_gradients import UnscaledGradients
 
@@ -24,11 +25,15 @@ class _Note(NamedTuple):
         gradient: The gradient.
         scale: Its scale, if it is still scaled.
         used_version: How often it had been written when a step used it, None before that.
+        check: What was found in it, None if nobody looked.
+        checked_version: How often it had been written then.
     """
 
     gradient: weakref.ref[Tensor]
     scale: Tensor | None = None
     used_version: int | None = None
+    check: GradientCheck | None = None
+    checked_version: int = 0
 
 
 class SharedGradients:
@@ -135,6 +140,35 @@ class SharedGradients:
             if scale is None:
                 self._unscaled.add(parameter)
 
+    def note_check(self, parameters: Sequence[Tensor], check: GradientCheck) -> None:
+        """Note what was found in gradients.
+
+        Args:
+            parameters: Model parameters whose gradients are as they were looked at.
+            check: What was found.
+        """
+        for parameter in parameters:
+            noted = self._noted(parameter)
+            if noted is not None:
+                self._notes[parameter] = self._notes[parameter]._replace(
+                    check=check, checked_version=noted._version
+                )
+
+    def check_of(self, parameters: Sequence[Tensor]) -> GradientCheck | None:
+        """Return the check that has seen these gradients and no others, as they are now.
+
+        Args:
+            parameters: Model parameters that have a gradient.
+
+        Returns:
+            The check; ``None`` if there is none, or if a gradient may have been written since.
+        """
+        if _has_other_processes():
+            return None
+        checks = {self._valid_check(parameter) for parameter in parameters}
+        check = checks.pop() if len(checks) == 1 else None
+        return check if check is not None and check.num_gradients == len(parameters) else None
+
     def collect(self, parameter: Tensor) -> Tensor | None:
         """Bring both sides together again after somebody may have written to one of them.
 
@@ -155,6 +189,19 @@ class SharedGradients:
         """Forget all parameters."""
         self._notes.clear()
 
+    def _valid_check(self, parameter: Tensor) -> GradientCheck | None:
+        noted = self._noted(parameter)
+        if noted is None or self.of(parameter) is not noted:
+            return None
+        note = self._notes[parameter]
+        return note.check if note.checked_version == noted._version else None
+
     def _noted(self, parameter: Tensor) -> Tensor | None:
         note = self._notes.get(parameter)
         return None if note is None else note.gradient()
+
+
+def _has_other_processes() -> bool:
+    # An exchange with them leaves no trace on the tensors that it writes.
+    is_started = distributed.is_available() and distributed.is_initialized()
+    return is_started and distributed.get_world_size() > 1

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_mp.__about__ import __version__
+from lightning_mp.cli.devices import format_devices
 from lightning_mp.cli.info import collect_info, format_info
 from lightning_mp.cli.starter import copy_starter
 from lightning_mp.cli.train import run_trainer
+from lightning_mp.fl.discovery import discover
 
 __all__ = ["main"]
 
@@ -47,8 +49,11 @@ def main(args: Sequence[str] | None = None) -> None:
         print(format_info(collect_info(), as_json=options.json))
         return
     try:
-        print(copy_starter(options.directory, force=options.force))
-    except OSError as error:
+        if options.command == "devices":
+            print(format_devices(discover(), has_log=options.debug, as_json=options.json))
+        else:
+            print(copy_starter(options.directory, force=options.force))
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 
@@ -77,6 +82,9 @@ def _build_parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=summary, add_help=False)
     info = commands.add_parser("info", help="show versions, devices, kernels and patches")
     info.add_argument("--json", action="store_true", help="print the same as JSON")
+    devices = commands.add_parser("devices", help="show the devices of fl, and what is not used")
+    devices.add_argument("--json", action="store_true", help="print the same as JSON")
+    devices.add_argument("--debug", action="store_true", help="print the steps of the search too")
     init = commands.add_parser("init", help="copy a starter config and module into a folder")
     init.add_argument(
         "--directory", type=Path, default=Path(), help="where to put them (default: here)"

@@ -10,8 +10,10 @@ import torch
 
 from lightning_mp.__about__ import __version__
 from lightning_mp.amp.native_library import load_native_library, native_report
+from lightning_mp.cli.devices import summarise_devices
 from lightning_mp.connector import NO_PATCH_VARIABLE, is_opted_out, patched_objects
 from lightning_mp.fl.library import load_fl_library
+from lightning_mp.fl.discovery import discover
 from lightning_mp.kernels.capability import KernelStatus, describe_kernels
 from lightning_mp.lightning_package import PACKAGE
 
@@ -26,17 +28,18 @@ def collect_info() -> dict[str, Any]:
     """Collect what ``lightning-mp info`` prints.
 
     Returns:
-        A dictionary that JSON can hold, with the keys ``versions``, ``devices``, ``kernels``,
-        ``patches`` and ``never_ran_here``.
+        A dictionary that JSON can hold, with the keys ``versions``, ``devices``, ``fl``,
+        ``kernels``, ``patches`` and ``never_ran_here``.
 
     Example:
         >>> list(collect_info())
-        ['versions', 'devices', 'kernels', 'patches', 'never_ran_here']
+        ['versions', 'devices', 'fl', 'kernels', 'patches', 'never_ran_here']
     """
     devices = [_cpu(), *_accelerators()]
     return {
         "versions": _versions(),
         "devices": devices,
+        "fl": _fl(),
         "kernels": [status._asdict() for status in _kernels()],
         "patches": _patches(),
         "never_ran_here": _never_ran_here({device["type"] for device in devices}),
@@ -59,6 +62,7 @@ def format_info(info: dict[str, Any], *, as_json: bool = False) -> str:
     sections = {
         "Versions": [f"{name:<17} {number}" for name, number in info["versions"].items()],
         "Devices": [f"{device['name']}: {device['details']}" for device in info["devices"]],
+        "fl": [info["fl"]],
         "Kernels": [
             "{operations}: {implementation}; {reason}".format(**k) for k in info["kernels"]
         ],
@@ -126,6 +130,14 @@ def _fl_device() -> KernelStatus:
     library = load_fl_library()
     implementation = "C++ library" if library.is_loaded else "not available"
     return KernelStatus("Device fl", implementation, library.reason)
+
+
+def _fl() -> str:
+    """Name the devices of fl; nothing is written, and a broken config is no reason to stop."""
+    try:
+        return summarise_devices(discover(writes=False))
+    except (OSError, ValueError) as error:
+        return f"not usable: {error}"
 
 
 def _o1_casts() -> list[KernelStatus]:

@@ -1,8 +1,9 @@
 """Turns the device type on, once per process: torch can rename its slot for plugins only once."""
 
-import platform
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.backend_registration import (
@@ -13,6 +14,10 @@ from torch.utils.backend_registration import (
 from lightning_mp.fl.device_spec import DeviceSpec
 from lightning_mp.fl.library import fl_operators
 from lightning_mp.fl.spec_checks import check_specs
+
+if TYPE_CHECKING:
+    from lightning_mp.fl.config import FallbackConfig
+    from lightning_mp.fl.discovery import DiscoveryReport
 
 __all__ = ["activate", "active_specs", "device", "is_active"]
 
@@ -29,27 +34,31 @@ def activate(specs: Sequence[DeviceSpec] | None = None) -> None:
     the calling thread run in this thread, which is what the CPU does as well.
 
     Args:
-        specs: The devices; None for those that are active, or the CPU if none is.
+        specs: The devices; None for those that are active, or, if none is, for those that
+            ``discover()`` finds by the configuration, whose section ``fallback`` is set as well.
 
     Raises:
-        ValueError: If a device is not as it has to be.
+        ValueError: If a device, or the configuration, is not as it has to be.
+        OSError: If the file of the configuration cannot be read.
         RuntimeError: If the native library is not there, another plugin has torch's place for
-            devices of plugins, or other devices are active.
+            devices of plugins, a device that the configuration names is missing, or other devices
+            are active.
     """
     with _lock:
         if _active:
             _check_same(specs)
             return
-        chosen = _default_specs() if specs is None else tuple(specs)
         operators = fl_operators()
         _check_slot(operators)
+        report = _find_devices() if specs is None else None
+        chosen = tuple(specs or ()) if report is None else report.specs
         check_specs(chosen)
         for spec in chosen:
             _add_device(operators, spec)
         operators.activate()
         _register_module()
         _active.extend(chosen)
-    _settle(chosen)
+    _settle(chosen, None if report is None else report.config.fallback)
 
 
 def is_active() -> bool:
@@ -100,14 +109,13 @@ def _check_same(specs: Sequence[DeviceSpec] | None) -> None:
         )
 
 
-def _default_specs() -> tuple[DeviceSpec, ...]:
-    host = platform.node() or "localhost"
-    name = platform.processor() or platform.machine()
-    return (
-        DeviceSpec(
-            index=0, vendor="cpu", native_type="cpu", native_index=0, name=name, uid=f"cpu:{host}"
-        ),
-    )
+def _find_devices() -> "DiscoveryReport":
+    # Not part of what a program pays that imports lightning_mp and has no use for fl.
+    from lightning_mp.fl.discovery import discover
+
+    report = discover()
+    report.require_configured()
+    return report
 
 
 def _check_slot(operators: object) -> None:
@@ -151,8 +159,11 @@ def _register_module() -> None:
     )
 
 
-def _settle(specs: Sequence[DeviceSpec]) -> None:
-    from lightning_mp.fl import torch_module
+def _settle(specs: Sequence[DeviceSpec], fallback: "FallbackConfig | None") -> None:
+    from lightning_mp.fl import routes, torch_module
+
+    if fallback is not None:
+        routes.set_routes(**asdict(fallback))
 
     # As if fl had been there when torch.manual_seed was called.
     torch_module.manual_seed_all(torch.initial_seed())

@@ -75,8 +75,9 @@ def set_routes(
         enable_cpu_fallback: Whether the CPU may.
         enable_generic_kernel: Whether kernels of ``register_generic_kernel`` may.
         warn: Whether to warn, once per operator, device and way.
-        deny: Operators with their overload that the CPU may not compute.
-        allow: The only ones that it may compute; empty for all.
+        deny: Operators that the CPU may not compute. A name without overload stands for all of
+            them; the list that names the overload decides before one that names it without.
+        allow: Operators that it may compute although ``enable_cpu_fallback`` is False.
     """
     fl_operators().set_routes(
         enable_cpu_fallback, enable_generic_kernel, warn, sorted(deny), sorted(allow)

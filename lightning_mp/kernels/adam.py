@@ -33,6 +33,7 @@ def adam_step_(
     clip_value: float | None = None,
     zero_gradients: bool = False,
     adopt: bool = False,
+    seed: int = 0,
 ) -> None:
     """Update weights, moments and half copies from gradients, in one pass over memory.
 
@@ -46,8 +47,9 @@ def adam_step_(
             split masters, whose upper halves are in ``copies``.
         copies: bfloat16 or float16 weights that take the rounded result; a tensor without elements
             where there is none.
-        exp_avgs: First moments, float32.
-        exp_avg_sqs: Second moments, float32.
+        exp_avgs: First moments, all of them float32 or all bfloat16. What is computed is FP32 in
+            either case; a bfloat16 moment is rounded stochastically when it is stored.
+        exp_avg_sqs: Second moments, of the same dtype.
         steps: float32 tensors of one element, the number of updates so far; each grows by 1.
         lr: Learning rate, at least 0; a float32 tensor of one element is read on the device.
         betas: Decays of the moments, in [0, 1).
@@ -61,6 +63,8 @@ def adam_step_(
         zero_gradients: Whether gradients are set to 0.
         adopt: Whether a half copy that is not the rounding of its weight, which somebody else must
             have written, replaces that weight first, element by element. Split masters cannot tell.
+        seed: Seed of the roundings of bfloat16 moments. With it, the step and the place of an
+            element in its tensor's memory say how the element is rounded, whatever the device.
 
     Raises:
         RuntimeError: If arguments do not fit together; nothing was written.
@@ -93,5 +97,6 @@ def adam_step_(
         clip_value=clip_value,
         zero_gradients=zero_gradients,
         adopt=adopt,
+        seed=seed,
     )
     bump_versions(weights, copies, gradients if zero_gradients else ())

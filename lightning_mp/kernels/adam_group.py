@@ -7,9 +7,15 @@ import torch
 from torch import Tensor
 
 from lightning_mp.kernels.adam import adam_step_
-from lightning_mp.kernels.step_rows import StepInputs, StepRow, float32_state, split_by_device
+from lightning_mp.kernels.step_rows import StepInputs, StepRow, split_by_device, state_tensor
 
-__all__ = ["adam_group_step_"]
+__all__ = ["ROUNDING_SEED", "STATE_DTYPE", "adam_group_step_", "fused_adam_group_step_"]
+
+STATE_DTYPE = "state_dtype"
+"""Entry of a parameter group: the dtype of its moments; float32 where it is missing."""
+
+ROUNDING_SEED = "rounding_seed"
+"""Entry of a parameter group: the seed of the roundings of its bfloat16 moments."""
 
 
 def adam_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: StepInputs) -> None:
@@ -22,6 +28,26 @@ def adam_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: Ste
         rows: The weights that have a gradient.
         inputs: What all groups have in common.
     """
+    # Not as the group says: torch's groups may have been loaded from a state of ours.
+    _step(group, rows, inputs, torch.float32)
+
+
+def fused_adam_group_step_(
+    group: dict[str, Any], rows: Sequence[StepRow], inputs: StepInputs
+) -> None:
+    """Do the same with moments in the dtype that the group names.
+
+    Args:
+        group: Parameter group of :class:`lightning_mp.optim.FusedAdam` or ``FusedAdamW``.
+        rows: The weights that have a gradient.
+        inputs: What all groups have in common.
+    """
+    _step(group, rows, inputs, group.get(STATE_DTYPE, torch.float32))
+
+
+def _step(
+    group: dict[str, Any], rows: Sequence[StepRow], inputs: StepInputs, dtype: torch.dtype
+) -> None:
     beta1, beta2 = group["betas"]
     for columns in split_by_device(rows):
         keyed = list(zip(columns.states, columns.weights, strict=True))
@@ -29,8 +55,8 @@ def adam_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: Ste
             columns.gradients,
             columns.weights,
             columns.copies,
-            [float32_state(state, "exp_avg", weight) for state, weight in keyed],
-            [float32_state(state, "exp_avg_sq", weight) for state, weight in keyed],
+            [state_tensor(state, "exp_avg", weight, dtype) for state, weight in keyed],
+            [state_tensor(state, "exp_avg_sq", weight, dtype) for state, weight in keyed],
             [_step_counter(state, columns.device) for state in columns.states],
             lr=columns.lr(group),
             betas=(float(beta1), float(beta2)),
@@ -38,6 +64,7 @@ def adam_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: Ste
             weight_decay=float(group["weight_decay"]),
             is_decoupled=group["decoupled_weight_decay"],
             maximize=group["maximize"],
+            seed=group.get(ROUNDING_SEED, 0),
             **inputs.on(columns.device),
         )
 

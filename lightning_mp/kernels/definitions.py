@@ -28,7 +28,7 @@ SCHEMAS: Mapping[str, str] = {
         "Tensor(d!)[] exp_avgs, Tensor(e!)[] exp_avg_sqs, Tensor(f!)[] steps, *, Tensor? factor, "
         "Tensor? found_inf, Tensor? lr_tensor, float lr, float beta1, float beta2, float eps, "
         "float weight_decay, bool decoupled, bool maximize, float? clip_value, "
-        "bool zero_gradients, bool adopt) -> ()"
+        "bool zero_gradients, bool adopt, int seed) -> ()"
     ),
     "sgd_step_": (
         "(Tensor(a!)[] gradients, Tensor(b!)[] weights, Tensor(c!)[] copies, "

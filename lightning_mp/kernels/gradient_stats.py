@@ -31,8 +31,8 @@ def gradient_stats_(
         norm: float32 with one element; takes the L2 norm of ``gradients * inv_scale``.
         factor: float32 with one element; takes ``inv_scale * min(1, max_norm / (norm + 1e-6))``,
             what unscales a gradient and clips it as ``torch.nn.utils.clip_grad_norm_`` does.
-        found_inf: float32 with one element; set to 1 if an element is infinite or NaN, and
-            otherwise left alone.
+        found_inf: float32 with one element, or with one for each gradient; set to 1 if an element
+            is infinite or NaN, and otherwise left alone.
         inv_scale: Reciprocal of the loss scale, float32 with one element; ``None`` for 1.
         max_norm: Largest norm allowed, above 0; ``None`` for no clipping.
 

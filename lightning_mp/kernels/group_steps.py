@@ -9,12 +9,15 @@ from lightning_mp.kernels.adam_group import adam_group_step_
 from lightning_mp.kernels.sgd_group import sgd_group_step_
 from lightning_mp.kernels.step_rows import StepInputs, StepRow
 
-__all__ = ["GROUP_STEP", "GroupStep", "group_step_of"]
+__all__ = ["CHOOSES_STATE_DTYPE", "GROUP_STEP", "GroupStep", "group_step_of"]
 
 GroupStep = Callable[[dict[str, Any], Sequence[StepRow], StepInputs], None]
 
 GROUP_STEP = "fused_group_step"
 """Attribute by which an optimizer class names the function; its subclasses do not inherit it."""
+
+CHOOSES_STATE_DTYPE = "chooses_state_dtype"
+"""Attribute of an optimizer whose state has a dtype of its own choice, not that of its weights."""
 
 _TORCH: Mapping[type, GroupStep] = {
     Adam: adam_group_step_,

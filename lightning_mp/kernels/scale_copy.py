@@ -23,8 +23,9 @@ def scale_copy_(
         inputs: float32, bfloat16 or float16, of any shapes and layouts, on one device.
         outputs: Tensors of the same shapes, of any of these dtypes; they may be the inputs.
         scale: float32 with one element.
-        found_inf: float32 with one element; set to 1 if an input is infinite or NaN somewhere, and
-            otherwise left alone. An output that overflows does not count.
+        found_inf: float32 with one element, or with one for each input; set to 1 if a product, in
+            float32, is infinite or NaN, and otherwise left alone. What overflows only when it is
+            rounded to half does not count.
 
     Raises:
         RuntimeError: If arguments do not fit together; nothing was written.
@@ -58,8 +59,8 @@ def axpby_(
         outputs: Tensors of the same shapes, of any of these dtypes; they may be ``x`` or ``y``.
         a: Factor of ``x``.
         b: Factor of ``y``.
-        found_inf: float32 with one element; set to 1 if ``x`` or ``y`` is infinite or NaN
-            somewhere, and otherwise left alone.
+        found_inf: float32 with one element, or with one for each of ``x``; set to 1 if a sum, in
+            float32, is infinite or NaN, and otherwise left alone.
 
     Raises:
         RuntimeError: If arguments do not fit together; nothing was written.

@@ -36,6 +36,7 @@ def check_kernels() -> str:
         clip_value=None,
         zero_gradients=False,
         adopt=False,
+        seed=0,
     )
     error = float((mine[1][0] - other[1][0]).abs().max())
     if not error <= _TOLERANCE:

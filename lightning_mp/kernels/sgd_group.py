@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_mp.kernels.sgd import sgd_step_
-from lightning_mp.kernels.step_rows import StepInputs, StepRow, float32_state, split_by_device
+from lightning_mp.kernels.step_rows import StepInputs, StepRow, split_by_device, state_tensor
 
 __all__ = ["sgd_group_step_"]
 
@@ -24,6 +24,8 @@ def sgd_group_step_(group: dict[str, Any], rows: Sequence[StepRow], inputs: Step
     if group["momentum"] and group["dampening"]:
         first = [row for row in rows if row.state.get("momentum_buffer") is None]
         rows = [row for row in rows if row.state.get("momentum_buffer") is not None]
+    # The host has to know: torch does not damp where there is no buffer yet, and one that was made
+    # for a skipped step could not be told, in a checkpoint either, from one that holds a gradient.
     if first and not (inputs.found_inf is not None and bool(inputs.found_inf)):
         _step(group, first, inputs, is_first=True)
     _step(group, rows, inputs, is_first=False)
@@ -40,7 +42,7 @@ def _step(
             columns.weights,
             columns.copies,
             # Undamped, a buffer of zeros gives what the first step gives.
-            [float32_state(state, "momentum_buffer", weight) for state, weight in keyed],
+            [state_tensor(state, "momentum_buffer", weight) for state, weight in keyed],
             lr=columns.lr(group),
             momentum=momentum,
             dampening=float(group["dampening"]),

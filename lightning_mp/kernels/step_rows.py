@@ -12,9 +12,9 @@ __all__ = [
     "StepColumns",
     "StepInputs",
     "StepRow",
-    "float32_state",
     "split_by_device",
     "state_of",
+    "state_tensor",
 ]
 
 
@@ -120,21 +120,24 @@ def state_of(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> 
     return optimizer.state[parameter] if group.get("momentum", 1.0) else {}
 
 
-def float32_state(state: dict[str, Any], key: str, like: Tensor) -> Tensor:
-    """Return a tensor of an optimizer's state in float32 where its weight is; zeros at first.
+def state_tensor(
+    state: dict[str, Any], key: str, like: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return a tensor of an optimizer's state in one dtype where its weight is; zeros at first.
 
     Args:
         state: State of one weight; takes the tensor.
         key: Its name.
         like: The weight.
+        dtype: The dtype; what is not in it yet is rounded to nearest.
     """
     value = state.get(key)
     if value is None:
-        value = torch.zeros_like(like, dtype=torch.float32, requires_grad=False)
-    elif value.dtype == torch.float32 and value.device == like.device:
+        value = torch.zeros_like(like, dtype=dtype, requires_grad=False)
+    elif value.dtype == dtype and value.device == like.device:
         return value
     else:
-        value = value.to(like.device, torch.float32)
+        value = value.to(like.device, dtype)
     state[key] = value
     return value
 

@@ -1,16 +1,19 @@
 """AdamW on the fused kernels."""
 
+from typing import Literal
+
+import torch
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.optimizer import ParamsT
 
-from lightning_mp.kernels.adam_group import adam_group_step_
-from lightning_mp.optim.fused_optimizer import FusedOptimizer
+from lightning_mp.kernels.adam_group import fused_adam_group_step_
+from lightning_mp.optim.fused_adam_base import FusedAdamBase
 
 __all__ = ["FusedAdamW"]
 
 
-class FusedAdamW(FusedOptimizer, AdamW):
+class FusedAdamW(FusedAdamBase, AdamW):
     """``torch.optim.AdamW`` in one pass over memory, on CPU and GPU.
 
     State dicts are exchangeable with ``torch.optim.AdamW`` in both directions. The step counter,
@@ -24,13 +27,15 @@ class FusedAdamW(FusedOptimizer, AdamW):
         weight_decay: Decoupled weight decay, at least 0.
         maximize: Whether to go uphill.
         capturable: Kept for the groups; every step can be captured in a CUDA graph.
+        state_dtype: Dtype of the moments: float32 or bfloat16, or ``"fp32"`` or ``"bf16"``.
+            Bfloat16 moments are computed in FP32 and rounded stochastically when they are stored,
+            by a hash of step and place, and of the group's ``rounding_seed`` (default: 0).
 
     Raises:
         TypeError: A parameter has another dtype.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or ``state_dtype`` is another.
 
     Example:
-        >>> import torch
         >>> weight = torch.nn.Parameter(torch.ones(3))
         >>> optimizer = FusedAdamW([weight], lr=0.5, weight_decay=0.0)
         >>> weight.sum().backward()
@@ -41,7 +46,7 @@ class FusedAdamW(FusedOptimizer, AdamW):
     Reference: Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019.
     """
 
-    fused_group_step = staticmethod(adam_group_step_)
+    fused_group_step = staticmethod(fused_adam_group_step_)
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class FusedAdamW(FusedOptimizer, AdamW):
         *,
         maximize: bool = False,
         capturable: bool = False,
+        state_dtype: torch.dtype | Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         super().__init__(
             params,
@@ -63,3 +69,4 @@ class FusedAdamW(FusedOptimizer, AdamW):
             maximize=maximize,
             capturable=capturable,
         )
+        self._set_state_dtype(state_dtype)

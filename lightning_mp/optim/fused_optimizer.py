@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_mp.kernels.adam_group import STATE_DTYPE
 from lightning_mp.kernels.group_steps import GROUP_STEP
 from lightning_mp.kernels.step_rows import StepInputs, StepRow, state_of
 
@@ -52,7 +53,7 @@ class FusedOptimizer(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient; a frozen one has none.
 
-        Half parameters are updated in FP32 and rounded; their state is FP32.
+        Half parameters are updated in FP32 and rounded; their state is as that of others.
 
         Args:
             closure: Computes the loss again and returns it.
@@ -97,7 +98,7 @@ class FusedOptimizer(Optimizer):
         for group in state_dict["param_groups"]:
             _refuse_variants(type(self).__name__, group)
         super().load_state_dict(state_dict)
-        self._keep_state_full(state_dict)
+        self._keep_state_dtype(state_dict)
 
     @override
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -123,16 +124,16 @@ class FusedOptimizer(Optimizer):
         assert parameter.grad is not None
         return StepRow(parameter.grad, weight, copy, state_of(self, group, parameter))
 
-    def _keep_state_full(self, state_dict: Mapping[str, Any]) -> None:
-        """Take back the FP32 state of half parameters, which torch has rounded to their dtype."""
-        saved = (key for group in state_dict["param_groups"] for key in group["params"])
-        own = (parameter for group in self.param_groups for parameter in group["params"])
-        for key, parameter in zip(saved, own, strict=True):
-            for name, value in self.state.get(parameter, {}).items():
-                if isinstance(value, Tensor) and value.dtype in _HALF_DTYPES:
-                    given = state_dict["state"][key][name]
-                    full = given.to(value.device, torch.float32, copy=True)
-                    self.state[parameter][name] = full
+    def _keep_state_dtype(self, state_dict: Mapping[str, Any]) -> None:
+        """Take back the state in its own dtype: torch has brought it to that of its parameter."""
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            dtype = group.get(STATE_DTYPE, torch.float32)
+            for key, parameter in zip(saved["params"], group["params"], strict=True):
+                for name, value in self.state.get(parameter, {}).items():
+                    is_moment = isinstance(value, Tensor) and name != "step"
+                    if is_moment and value.dtype in _DTYPES and value.dtype != dtype:
+                        given = state_dict["state"][key][name]
+                        self.state[parameter][name] = given.to(value.device, dtype, copy=True)
 
 
 def _refuse_variants(name: str, group: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ def test_a_smoke_run_writes_its_report(tmp_path):
     output = tmp_path / "report.md"
     options = ["--device", "cpu", "--smoke", "--parts", "checks", "fits"]
     report, _ = run_benchmark("gpu.py", options, output)
-    assert "## Checks: 12 passed, 5 not here" in report
+    assert "## Checks: 13 passed, 5 not here" in report
     assert "Device: CPU: this only tries the script" in report
     assert "| O2-bf16 |" in report
 

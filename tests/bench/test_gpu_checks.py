@@ -6,6 +6,7 @@ from benchkit.gpu_check import NotHereError
 from benchkit.gpu_checks import CHECKS, measure_gpu_checks
 from benchkit.gpu_device_checks import DEVICE_CHECKS
 from benchkit.gpu_op_checks import OP_CHECKS
+from benchkit.gpu_rounding_checks import ROUNDING_CHECKS
 from benchkit.gpu_rows import KINDS, make_rows, place
 from benchkit.gpu_training_checks import TRAINING_CHECKS
 
@@ -13,9 +14,9 @@ CPU = torch.device("cpu")
 OPS = torch.ops.lightning_mp
 
 
-@pytest.mark.parametrize("name", OP_CHECKS)
+@pytest.mark.parametrize("name", [*OP_CHECKS, *ROUNDING_CHECKS])
 def test_operations_pass_on_the_cpu(name):
-    assert OP_CHECKS[name](CPU, True)
+    assert CHECKS[name](CPU, True)
 
 
 @pytest.mark.parametrize("name", DEVICE_CHECKS)
@@ -85,6 +86,13 @@ def grows_late(update_scale):
     return wrong
 
 
+def rounds_by_another_seed(adam):
+    def wrong(*lists, **options):
+        adam(*lists, **options | {"seed": options["seed"] + 1})
+
+    return wrong
+
+
 def depends_on_the_call(adam):
     calls = []
 
@@ -109,12 +117,13 @@ def depends_on_the_call(adam):
         ("split and join", "split_", nudges_output(2, position=0)),
         ("loss scale", "update_scale_", grows_late),
         ("same result every time", "adam_step_", depends_on_the_call),
+        ("bfloat16 moments", "adam_step_", rounds_by_another_seed),
     ],
 )
 def test_a_planted_bug_is_found(check, operation, plant, monkeypatch):
     monkeypatch.setattr(OPS, operation, plant(getattr(OPS, operation)))
     with pytest.raises(AssertionError):
-        OP_CHECKS[check](CPU, True)
+        CHECKS[check](CPU, True)
 
 
 def test_results_say_what_happened(monkeypatch, capsys):
@@ -164,4 +173,5 @@ def test_misaligned_copies_are_misaligned():
 
 
 def test_every_check_has_a_name_of_its_own():
-    assert len(CHECKS) == len(OP_CHECKS) + len(DEVICE_CHECKS) + len(TRAINING_CHECKS)
+    parts = (OP_CHECKS, ROUNDING_CHECKS, DEVICE_CHECKS, TRAINING_CHECKS)
+    assert len(CHECKS) == sum(map(len, parts))

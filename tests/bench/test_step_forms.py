@@ -3,7 +3,16 @@ import torch
 from support.kernels import requires_kernels
 from support.tolerances import SAME_MATHS
 
-from benchkit.step_forms import ADOPTING, FORMS, OURS, SPLIT, TORCH_FUSED, forms_of, parts_of
+from benchkit.step_forms import (
+    ADOPTING,
+    FORMS,
+    OURS,
+    ROUNDED,
+    SPLIT,
+    TORCH_FUSED,
+    forms_of,
+    parts_of,
+)
 from benchkit.step_memory import measure_step_memory
 from benchkit.step_tensors import StepTensors
 from benchkit.step_times import CALLS, measure_step_times
@@ -22,7 +31,7 @@ def stepped(name, dtype):
     run = FORMS[name](tensors)
     for _ in range(3):
         run()
-    if name == SPLIT:
+    if name in (SPLIT, ROUNDED):
         join_(tensors.halves, tensors.remainders, tensors.weights)
     return tensors
 
@@ -31,17 +40,22 @@ def stepped(name, dtype):
 @pytest.mark.parametrize("name", FORMS)
 def test_all_ways_do_the_same(name, dtype):
     if name not in forms_of(dtype):
-        assert (name, dtype) == (SPLIT, torch.float16)
+        assert name in (SPLIT, ROUNDED)
+        assert dtype == torch.float16
         return
     found, expected = stepped(name, dtype), stepped(TORCH_FUSED, dtype)
     before = StepTensors(SHAPES, dtype, CPU)
     for index in range(len(SHAPES)):
         assert not torch.equal(found.weights[index], before.weights[index])
         for role in ("weights", "exp_avgs", "exp_avg_sqs", "steps"):
-            torch.testing.assert_close(
-                getattr(found, role)[index], getattr(expected, role)[index], **SAME_MATHS
-            )
-        if name != SPLIT:
+            mine, other, close = getattr(found, role)[index], getattr(expected, role)[index], {}
+            if name == ROUNDED:
+                # Three steps of 1e-4 with moments of 8 bits.
+                close = {"rtol": 2.0**-6, "atol": 1e-5 if role == "weights" else 1e-9}
+            if name == ROUNDED and role.startswith("exp_"):
+                mine = getattr(found, f"rounded_{role}")[index].float()
+            torch.testing.assert_close(mine, other, **(close or SAME_MATHS))
+        if name not in (SPLIT, ROUNDED):
             assert torch.equal(found.halves[index], found.weights[index].to(dtype))
 
 
@@ -84,14 +98,14 @@ def test_times_have_every_way_in_every_round(capsys):
     )
     names = {*forms_of(torch.bfloat16), *parts_of(torch.bfloat16), CALLS}
     assert set(measured["times"]) == names
-    assert set(measured["streams"]) == {"read", "copied", "adopted", "split"}
+    assert set(measured["streams"]) == {"read", "copied", "adopted", "split", "rounded"}
     assert set(measured["in_cache"]) == set(parts_of(torch.bfloat16))
-    assert [len(rounds) for rounds in measured["in_cache"].values()] == [3] * 4
+    assert [len(rounds) for rounds in measured["in_cache"].values()] == [3] * 5
     for rounds in (*measured["times"].values(), *measured["streams"].values()):
         assert len(rounds) == 3
         assert all(times["wall"] > 0 and times["cpu"] > 0 for times in rounds)
     assert measured["num_tensors"] == 40
-    assert capsys.readouterr().err.count("small, bfloat16, 1 threads: ") == len(names) + 4
+    assert capsys.readouterr().err.count("small, bfloat16, 1 threads: ") == len(names) + 5
 
 
 @requires_kernels
@@ -120,6 +134,8 @@ def test_memory_has_every_way():
 
 def test_a_way_holds_only_what_it_needs():
     tensors = StepTensors(SHAPES, torch.bfloat16, CPU)
+    FORMS[ROUNDED](tensors)()
+    assert "exp_avgs" not in vars(tensors)
     FORMS[SPLIT](tensors)()
     assert "masters" not in vars(tensors)
     FORMS[OURS](tensors)()

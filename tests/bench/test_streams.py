@@ -34,7 +34,7 @@ def test_every_stream_writes_all_its_elements(num_threads, monkeypatch):
     monkeypatch.setattr(torch, "zeros", remember(torch.zeros))
     monkeypatch.setattr(torch, "ones", remember(torch.ones))
     run = make_streams(64 * 7 + 13, device=CPU, num_threads=num_threads)
-    gradients, copies, remainders, weights, means, squares = made
+    gradients, copies, remainders, short_means, short_squares, weights, means, squares = made
     assert list(run) == list(STREAM_BYTES)
 
     run["read"]()
@@ -57,6 +57,14 @@ def test_every_stream_writes_all_its_elements(num_threads, monkeypatch):
     run["split"]()
     assert copies.eq(0.625).all()
     assert remainders.eq(0).all()
+    assert squares.eq(3).all()
+    assert short_means.eq(0).all()
+
+    copies.fill_(0.25)
+    run["rounded"]()
+    assert copies.eq(0.625).all()
+    assert short_means.eq(1).all()
+    assert short_squares.eq(1).all()
     assert squares.eq(3).all()
 
 

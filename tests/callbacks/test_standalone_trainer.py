@@ -2,13 +2,37 @@
 
 import pytest
 
-from lightning_mp.callbacks import BatchSizeWarmup, MasterGradClip, OverflowLogger, RunReport
+from lightning_mp.callbacks import (
+    BatchSizeWarmup,
+    DataStallMonitor,
+    GradientNoiseScaleMonitor,
+    GradientNormMonitor,
+    LearningRateScaling,
+    LossCurveMonitor,
+    MasterGradClip,
+    MemoryBreakdown,
+    OverflowLogger,
+    RunReport,
+    SampleIntervalValidation,
+)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "callback",
-    [BatchSizeWarmup(2, 4, 8), MasterGradClip(max_norm=1.0), OverflowLogger(), RunReport()],
+    [
+        BatchSizeWarmup(2, 4, 8),
+        DataStallMonitor(),
+        GradientNoiseScaleMonitor(),
+        GradientNormMonitor(),
+        LearningRateScaling(8),
+        LossCurveMonitor(),
+        MasterGradClip(max_norm=1.0),
+        MemoryBreakdown(),
+        OverflowLogger(),
+        RunReport(),
+        SampleIntervalValidation(8),
+    ],
     ids=lambda callback: type(callback).__name__,
 )
 def test_right_import_is_named(callback):

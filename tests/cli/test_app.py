@@ -19,7 +19,7 @@ def test_help_lists_all_commands_with_a_line_each(capsys):
         main(["--help"])
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     summaries = {line[0]: line[1] for line in lines if len(line) == 2}
-    for command in ("fit", "validate", "test", "predict", "info", "init"):
+    for command in ("fit", "validate", "test", "predict", "info", "devices", "init"):
         assert summaries[command]
 
 
@@ -33,7 +33,7 @@ def test_version(capsys):
     ("args", "message"),
     [
         ([], "required: COMMAND"),
-        (["fitt"], "'fitt' .*fit.*validate.*test.*predict.*info.*init"),
+        (["fitt"], "'fitt' .*fit.*validate.*test.*predict.*info.*devices.*init"),
         (["info", "--yaml"], "unrecognized arguments: --yaml"),
     ],
 )

@@ -12,7 +12,9 @@ from lightning_mp.connector import is_installed
 
 
 @pytest.fixture(autouse=True)
-def seams(monkeypatch):
+def seams(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TORCH_FL_CONFIG", raising=False)
     monkeypatch.delenv("LIGHTNING_MP_NO_PATCH", raising=False)
     was_installed = is_installed()
     lightning_mp.install()
@@ -71,7 +73,7 @@ def test_what_never_ran_is_named(monkeypatch):
 def test_patches_and_the_reason(monkeypatch):
     patches = collect_info()["patches"]
     assert patches["is_installed"] is True
-    assert len(patches["objects"]) == 6
+    assert len(patches["objects"]) == 7
     lightning_mp.uninstall()
     assert collect_info()["patches"] == {
         "is_installed": False,

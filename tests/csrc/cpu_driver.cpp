@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "buffers.h"
 #include "cpu/cross_entropy.h"
 #include "cpu/kernels.h"
 #include "cpu/maps.h"
@@ -16,6 +17,7 @@
 #include "cpu/steps.h"
 #include "functors/norm.h"
 #include "functors/split_master.h"
+#include "functors/stochastic_rounding.h"
 
 using namespace lightning_mp;
 
@@ -27,46 +29,6 @@ void expect(bool is_met, const std::string& what) {
   if (is_met) return;
   ++num_failures;
   std::printf("%s\n", what.c_str());
-}
-
-// As many bytes as asked for, at an address that is `shift` elements past an aligned one.
-struct Buffer {
-  std::unique_ptr<unsigned char[]> bytes;
-  unsigned char* data;
-  size_t size;
-
-  Buffer(size_t num_bytes, size_t shift)
-      : bytes(new unsigned char[num_bytes + shift]), data(bytes.get() + shift), size(num_bytes) {}
-
-  bool equals(const Buffer& other) const { return std::memcmp(data, other.data, size) == 0; }
-};
-
-void store(DType dtype, unsigned char* to, float value) {
-  if (dtype == DType::kBFloat16) {
-    const BFloat16 half = round_to_bfloat16(value);
-    std::memcpy(to, &half, 2);
-  } else if (dtype == DType::kFloat16) {
-    const Float16 half = round_to_float16(value);
-    std::memcpy(to, &half, 2);
-  } else {
-    std::memcpy(to, &value, 4);
-  }
-}
-
-float load(DType dtype, const unsigned char* from) {
-  if (dtype == DType::kBFloat16) {
-    BFloat16 half;
-    std::memcpy(&half, from, 2);
-    return to_float(half);
-  }
-  if (dtype == DType::kFloat16) {
-    Float16 half;
-    std::memcpy(&half, from, 2);
-    return to_float(half);
-  }
-  float value;
-  std::memcpy(&value, from, 4);
-  return value;
 }
 
 constexpr DType kNone = DType::kNone;
@@ -120,6 +82,21 @@ struct Table {
   }
 };
 
+void store_state(DType dtype, unsigned char* to, float value, uint32_t chance) {
+  if (dtype == DType::kBFloat16) {
+    const uint16_t bits = static_cast<uint16_t>(rounded_to_upper(bits_of(value), chance) >> 16);
+    std::memcpy(to, &bits, 2);
+  } else {
+    store(dtype, to, value);
+  }
+}
+
+uint32_t random_of(const AdamScalars& scalars, int64_t i) {
+  return random_words(static_cast<uint32_t>(i), scalars.rounding);
+}
+
+uint32_t random_of(const SgdScalars&, int64_t) { return 0; }
+
 template <class Rule>
 void step_element(const TensorRow& row, int64_t i, const typename Rule::Scalars& scalars,
                   StepOptions options) {
@@ -143,9 +120,14 @@ void step_element(const TensorRow& row, int64_t i, const typename Rule::Scalars&
     }
   }
   float states[2] = {};
-  for (int k = 0; k < Rule::kNumStates; ++k) states[k] = load(kFp32, at(kFirstState + k));
+  for (int k = 0; k < Rule::kNumStates; ++k) {
+    states[k] = load(row.dtypes[kFirstState + k], at(kFirstState + k));
+  }
   Rule::step(load(row.dtypes[kGradient], at(kGradient)), weight, states, scalars);
-  for (int k = 0; k < Rule::kNumStates; ++k) store(kFp32, at(kFirstState + k), states[k]);
+  for (int k = 0; k < Rule::kNumStates; ++k) {
+    store_state(row.dtypes[kFirstState + k], at(kFirstState + k), states[k],
+                chance_of(random_of(scalars, i), k));
+  }
   if (is_split) {
     const SplitMaster master = split_master(weight);
     std::memcpy(at(kCopy), &master.half, 2);
@@ -176,10 +158,10 @@ void test_steps(cpu::Isa isa, DType gradient, DType copy, bool is_split, size_t 
                              std::to_string(static_cast<int>(copy)) + " split " +
                              std::to_string(is_split) + " shift " + std::to_string(shift) +
                              " flags " + std::to_string(flags);
-    {
-      Table mine({gradient, weight, copy, kFp32, kFp32}, shift);
-      const Table expected({gradient, weight, copy, kFp32, kFp32}, shift);
-      const AdamParameters parameters = {0.9, 0.99, 1e-8, 0.1, is_decoupled, false, bound};
+    for (DType state : {kFp32, kBf16}) {
+      Table mine({gradient, weight, copy, state, state}, shift);
+      const Table expected({gradient, weight, copy, state, state}, shift);
+      const AdamParameters parameters = {0.9, 0.99, 1e-8, 0.1, is_decoupled, false, bound, 77};
       std::vector<float> steps(mine.rows.rows.size(), 6.0f);
       std::vector<float*> counters;
       for (float& step : steps) counters.push_back(&step);
@@ -194,7 +176,8 @@ void test_steps(cpu::Isa isa, DType gradient, DType copy, bool is_split, size_t 
           }
         }
       }
-      expect(mine.equals(expected) && steps[0] == 7.0f, "adam " + name);
+      expect(mine.equals(expected) && steps[0] == 7.0f,
+             "adam " + name + " state " + std::to_string(static_cast<int>(state)));
     }
     for (double momentum : {0.0, 0.9}) {
       Table mine({gradient, weight, copy, kFp32}, shift);
@@ -223,7 +206,9 @@ void test_steps(cpu::Isa isa, DType gradient, DType copy, bool is_split, size_t 
 void test_norm(cpu::Isa isa, DType dtype, size_t shift) {
   const Table table({dtype}, shift, kNormSizes);
   double total = 0.0;
-  const cpu::SumsOfSquares sums = cpu::sums_of_squares(table.rows, 0, isa, kParallelFor);
+  Flags flags(table.rows);
+  const cpu::SumsOfSquares sums =
+      cpu::sums_of_squares(table.rows, 0, flags.found_inf(), isa, kParallelFor);
   for (size_t k = 0; k < table.rows.rows.size(); ++k) {
     const TensorRow& row = table.rows.rows[k];
     double exact = 0.0;
@@ -234,15 +219,18 @@ void test_norm(cpu::Isa isa, DType dtype, size_t shift) {
     total += exact;
     expect(std::fabs(sums.each[k] - exact) <= 1e-5 * exact, "norm of row " + std::to_string(k));
   }
-  expect(std::fabs(sums.total - total) <= 1e-5 * total && !sums.has_inf, "norm");
-  for (const TensorRow& row : table.rows.rows) {
+  expect(std::fabs(sums.total - total) <= 1e-5 * total && flags.set().empty(), "norm");
+  for (size_t k = 0; k < table.rows.rows.size(); ++k) {
+    const TensorRow& row = table.rows.rows[k];
     if (row.numel == 0) continue;
     for (int64_t i : {int64_t{0}, row.numel / 2, row.numel - 1}) {
       unsigned char* at = static_cast<unsigned char*>(row.tensors[0]) + i * element_size(dtype);
       const float old = load(dtype, at);
       for (float bad : {INFINITY, -INFINITY, NAN}) {
         store(dtype, at, bad);
-        expect(cpu::sums_of_squares(table.rows, 0, isa, kParallelFor).has_inf,
+        Flags found(table.rows);
+        cpu::sums_of_squares(table.rows, 0, found.found_inf(), isa, kParallelFor);
+        expect(found.set() == std::vector<size_t>{k},
                "missed at " + std::to_string(i) + " of " + std::to_string(row.numel));
       }
       store(dtype, at, old);
@@ -265,10 +253,20 @@ void test_maps(cpu::Isa isa, DType in, DType out, size_t shift) {
       }
     }
   };
-  expect(cpu::scale_copy(table.rows, 0.37f, isa, kParallelFor), "finite");
+  Flags flags(table.rows);
+  cpu::scale_copy(table.rows, 0.37f, flags.found_inf(), isa, kParallelFor);
   each([](float x, float) { return x * 0.37f; }, "scale_copy");
-  expect(cpu::axpby(table.rows, 0.7f, -1.3f, isa, kParallelFor), "finite");
+  cpu::axpby(table.rows, 0.7f, -1.3f, flags.found_inf(), isa, kParallelFor);
   each([](float x, float y) { return std::fmaf(0.7f, x, -1.3f * y); }, "axpby");
+  expect(flags.set().empty(), "finite");
+  const TensorRow& last = table.rows.rows.back();
+  store(in, static_cast<unsigned char*>(last.tensors[kInput]), INFINITY);
+  const std::vector<size_t> expected = {table.rows.rows.size() - 1};
+  cpu::scale_copy(table.rows, 0.37f, flags.found_inf(), isa, kParallelFor);
+  expect(flags.set() == expected, "infinity in a copy");
+  Flags of_sums(table.rows);
+  cpu::axpby(table.rows, 0.7f, -1.3f, of_sums.found_inf(), isa, kParallelFor);
+  expect(of_sums.set() == expected, "infinity in a sum");
 }
 
 void test_splits(cpu::Isa isa, size_t shift) {

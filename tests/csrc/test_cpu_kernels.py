@@ -94,6 +94,9 @@ def test_nothing_of_an_instruction_set_is_shared(objects: dict[str, Path]):
     [
         ("step.inc", "left >= kGroup; left -=", "left >= kGroup - 1; left -="),
         ("step.inc", "result.states[k] += by", "result.states[k] += by - by % 32"),
+        ("step.inc", "{}, at.place}", "{}, 0}"),
+        ("step.inc", "at.place + offset", "at.place"),
+        ("words_avx2.h", "2, 3, 4, 5, 6, 7", "2, 3, 4, 5, 7, 6"),
         ("map.inc", "if (i < numel)", "if (i + 1 < numel)"),
         ("norm.inc", "i + kNormLanes <= numel", "i + kNormLanes <= numel + 1"),
         ("cross_entropy.inc", "i + Vector::kWidth <= count", "i < count"),

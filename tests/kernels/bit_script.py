@@ -40,6 +40,10 @@ def main() -> None:
             settings = adam_arguments(factor=factor, adopt=adopt, decoupled=decoupled)
             OPS.adam_step_(*mine, [step.clone() for step in steps], **settings)
             add(*mine)
+            rounded = clone_lists(lists)
+            rounded[3:] = [[state.bfloat16() for state in states] for states in lists[3:]]
+            OPS.adam_step_(*rounded, [step.clone() for step in steps], **settings | {"seed": 7})
+            add(*rounded)
         OPS.sgd_step_(*lists[:4], **sgd_arguments(factor=factor, clip_value=0.01))
         add(*lists)
     for source, target in itertools.product(FLOATING, FLOATING):

@@ -276,7 +276,7 @@ ERRORS = {
     r"weights\[1\] is bfloat16; float32 or int16 is needed": {
         1: lambda items: [items[0], items[1].bfloat16()]
     },
-    r"exp_avg_sqs\[0\] is float16; float32 is needed": {
+    r"exp_avg_sqs\[0\] is float16; float32 or bfloat16 is needed": {
         4: lambda items: [items[0].half(), items[1]]
     },
     r"copies\[0\] is float32; bfloat16 or float16 is needed": {

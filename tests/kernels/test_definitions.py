@@ -77,6 +77,14 @@ def test_torch_accepts_the_operation(name: str):
     assert set(results.values()) == {"SUCCESS"}
 
 
+def test_torch_accepts_bfloat16_moments():
+    (*lists, means, squares, steps), settings = sample_arguments()["adam_step_"]
+    moments = [[item.bfloat16() for item in items] for items in (means, squares)]
+    op = torch.ops.lightning_mp.adam_step_.default
+    results = torch.library.opcheck(op, (*lists, *moments, steps), settings)
+    assert set(results.values()) == {"SUCCESS"}
+
+
 @requires_kernels
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_operation_has_a_kernel_for_cpus(name: str):
@@ -146,9 +154,11 @@ def two_passes(lists: list[list[Tensor]], norm: Tensor, factor: Tensor, flag: Te
 @pytest.mark.parametrize(
     "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 )
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-def test_a_step_compiles_as_a_whole(backend: str):
+def test_a_step_compiles_as_a_whole(backend: str, state_dtype: torch.dtype):
     eager = [*make_lists(torch.bfloat16, torch.bfloat16, shapes=SHAPES), []]
+    eager[3:5] = [[item.to(state_dtype) for item in items] for items in eager[3:5]]
     eager[5] = [torch.zeros(1) for _ in SHAPES]
     compiled = clone_lists(eager)
     scalars = [torch.zeros(3, 1).unbind() for _ in range(2)]

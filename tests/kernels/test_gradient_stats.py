@@ -71,6 +71,23 @@ def test_what_is_not_finite_is_found_wherever_it_is(
 
 
 @both_implementations
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_each_gradient_may_have_a_flag_of_its_own(implementation: str, dtype: torch.dtype):
+    gradients = random_tensors(dtype)
+    run = operation("gradient_stats_", implementation)
+    places = [index for index, item in enumerate(gradients) if item.numel()]
+    for bad in ([], places[:1], places[1:4], places[-1:]):
+        spoilt = [item.clone() for item in gradients]
+        for index in bad:
+            spoilt[index].view(-1)[-1] = math.nan
+        norm, factor, found_inf = torch.zeros(()), torch.zeros(()), torch.zeros(len(gradients))
+        run(spoilt, None, None, norm, factor, found_inf)
+        assert found_inf.nonzero().flatten().tolist() == bad
+        run(gradients, None, None, norm, factor, found_inf)
+        assert found_inf.nonzero().flatten().tolist() == bad
+
+
+@both_implementations
 def test_a_flag_is_never_cleared(implementation: str):
     norm, factor, found_inf = torch.ones(3, 1).unbind()
     run = operation("gradient_stats_", implementation)
@@ -142,6 +159,8 @@ def test_what_does_not_fit_is_refused(implementation: str):
         run(good, None, None, torch.zeros(2), factor, found_inf)
     with pytest.raises(RuntimeError, match=name + "inv_scale is float16 with 1 elements"):
         run(good, torch.ones(1).half(), None, norm, factor, found_inf)
+    with pytest.raises(RuntimeError, match=name + "found_inf is float32 with 3 elements; float32"):
+        run(good, None, None, norm, factor, torch.zeros(3))
     for max_norm in (0.0, -1.0, math.nan):
         with pytest.raises(RuntimeError, match=name + "max_norm = .*; a number above 0 is needed"):
             run(good, None, max_norm, norm, factor, found_inf)

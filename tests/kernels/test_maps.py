@@ -63,6 +63,37 @@ def test_axpby(implementation: str, target: torch.dtype, value: float):
 
 
 @both_implementations
+def test_products_and_sums_that_overflow_are_found_before_they_are_rounded(implementation: str):
+    for value, factor, expected in ((3e38, 2.0, 1.0), (70000.0, 1.0, 0.0)):
+        for count in (1, 103):
+            x, output = torch.full((count,), value), torch.zeros(count, dtype=torch.float16)
+            flags = torch.zeros(2, 1)
+            scale = torch.tensor(factor)
+            operation("scale_copy_", implementation)([x], [output], scale, flags[0])
+            operation("axpby_", implementation)([x], [x], [output], factor, 0.5, flags[1])
+            assert flags.flatten().tolist() == [expected] * 2
+            assert output.isinf().all()
+
+
+@both_implementations
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_each_tensor_may_have_a_flag_of_its_own(implementation: str, dtype: torch.dtype):
+    inputs = random_tensors(dtype)
+    outputs = [torch.empty_like(item) for item in inputs]
+    for index in [index for index, item in enumerate(inputs) if item.numel()]:
+        bad = list(inputs)
+        bad[index] = bad[index].clone()
+        bad[index].view(-1)[-1] = math.inf
+        found, of_sums = torch.zeros(2, len(inputs)).unbind()
+        operation("scale_copy_", implementation)(bad, outputs, torch.tensor(0.37), found)
+        operation("axpby_", implementation)(inputs, bad, outputs, 1.0, 0.5, of_sums)
+        for flags in (found, of_sums):
+            assert flags.nonzero().tolist() == [[index]]
+    nothing = torch.zeros(0)
+    operation("scale_copy_", implementation)([], [], torch.tensor(1.0), nothing)
+
+
+@both_implementations
 def test_outputs_may_be_inputs_and_of_other_layouts(implementation: str):
     x = torch.randn(13, 7)
     strided = torch.zeros(7, 26).t()[::2]
@@ -157,6 +188,13 @@ def test_what_does_not_fit_is_refused(implementation: str):
         ("scale_copy_", ([x], [], scale, flag), "outputs has 0 tensors; 1, as inputs, is needed"),
         ("scale_copy_", ([x], [short], scale, flag), r"outputs\[0\] is int16; float32 or"),
         ("scale_copy_", ([x], [x], x, flag), "scale is float32 with 3 elements"),
+        (
+            "scale_copy_",
+            ([x, x], [x, x], scale, x),
+            r"found_inf is float32 with 3 elements; float32 with 1 element, or contig.* \[2\],",
+        ),
+        ("scale_copy_", ([x, x], [x, x], scale, torch.zeros(2, 2)[:, 0]), "found_inf is float32"),
+        ("axpby_", ([x], [x], [x], 1.0, 1.0, flag.half()), "found_inf is float16 with 1 elements"),
         (
             "axpby_",
             ([x], [x[:2]], [x], 1.0, 1.0, flag),

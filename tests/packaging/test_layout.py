@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from support.work_tree import require_work_tree
 
 import lightning_mp
 from lightning_mp.callbacks import MasterGradClip
@@ -29,8 +30,7 @@ def test_package_folder_is_a_link_to_the_top_level(repo_root: Path, name: str):
 
 @pytest.mark.parametrize("name", LINKS)
 def test_git_tracks_the_link_and_not_a_copy(repo_root: Path, name: str):
-    if not (repo_root / ".git").exists():
-        pytest.skip("not a git work tree")
+    require_work_tree(repo_root)
     listing = subprocess.run(
         ["git", "ls-files", "--stage", "--", f"lightning_mp/{name}"],
         cwd=repo_root, check=True, capture_output=True, text=True,
@@ -38,6 +38,24 @@ def test_git_tracks_the_link_and_not_a_copy(repo_root: Path, name: str):
     entries = listing.stdout.splitlines()
     assert len(entries) == 1
     assert entries[0].startswith("120000 ")
+
+
+@pytest.mark.parametrize(
+    ("environment", "outcome"),
+    [
+        ("", pytest.skip.Exception),
+        ("false", pytest.skip.Exception),
+        ("true", pytest.fail.Exception),
+    ],
+)
+def test_what_needs_git_is_skipped_outside_a_clone_but_not_on_ci(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, outcome: type[Exception]
+):
+    monkeypatch.setenv("CI", environment)
+    with pytest.raises(outcome, match="git work tree"):
+        require_work_tree(tmp_path)
+    (tmp_path / ".git").touch()
+    require_work_tree(tmp_path)
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.passes import STATS, STEPS, Passes
+from support.passes import COPY, STATS, STEPS, Passes
 from support.training import SmallModule, make_loader, make_plugin, make_trainer
 
 from lightning_mp.amp import optimizer_step
@@ -90,7 +90,16 @@ def test_a_reader_costs_float32_gradients(tmp_path, monkeypatch):
     found = count(monkeypatch, "looked")
     fit(tmp_path, Reader(torch.optim.AdamW), gradient_clip_val=0.3)
     assert all(passes.float32 for passes in found)
-    assert all(set(passes.kernels) & set(STEPS) for passes in found)
+    # Unscaled and checked at once; the norm of the clipping; the step.
+    assert {tuple(passes.kernels) for passes in found} == {(COPY, STATS, STEPS[0])}
+
+
+def test_a_reader_without_clipping_costs_no_other_pass(tmp_path, monkeypatch):
+    found = count(monkeypatch, "looked")
+    fit(tmp_path, Reader(torch.optim.AdamW))
+    for passes in found[1:]:
+        assert passes.kernels == [COPY, STEPS[0]]
+        assert passes.others == []
 
 
 @pytest.mark.parametrize("clip", CLIPS, ids=["none", "norm", "value", "callback"])

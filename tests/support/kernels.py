@@ -108,6 +108,7 @@ def adam_arguments(**changes: Any) -> dict[str, Any]:
         "clip_value": None,
         "zero_gradients": False,
         "adopt": False,
+        "seed": 0,
     } | changes
 
 

@@ -6,7 +6,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 STATS = "lightning_mp::gradient_stats_"
+COPY = "lightning_mp::scale_copy_"
 STEPS = ("lightning_mp::adam_step_", "lightning_mp::sgd_step_")
+
+_ALLOCATIONS = {"aten::empty_like", "aten::empty", "aten::empty_strided"}
 
 
 class Passes(TorchDispatchMode):
@@ -17,7 +20,8 @@ class Passes(TorchDispatchMode):
 
     Attributes:
         kernels: Names of the kernels of ours that ran, in order.
-        others: Names of other operations that read or write a large tensor.
+        others: Names of other operations that read or write a large tensor; those that only get its
+            memory do not.
         float32: Number of large FP32 tensors that other operations made.
     """
 
@@ -34,7 +38,8 @@ class Passes(TorchDispatchMode):
         if name.startswith("lightning_mp::"):
             self.kernels.append(name)
         elif not func.is_view and any(map(self._is_large, _tensors([args, kwargs, result]))):
-            self.others.append(name)
+            if name not in _ALLOCATIONS:
+                self.others.append(name)
             self.float32 += any(
                 item.dtype == torch.float32 and self._is_large(item) for item in _tensors(result)
             )

@@ -21,7 +21,8 @@ class PlantedBug(NamedTuple):
     check: str
 
 
-ADAM, NORM, MAP = "cuda/adam.cu", "cuda/norm.cu", "cuda/map.cu"
+ADAM, ROUNDED = "cuda/adam.cu", "cuda/rounded_adam.cu"
+NORM, MAP = "cuda/norm.cu", "cuda/map.cu"
 CROSS_ENTROPY = "cuda/cross_entropy.cu"
 BARRIER = "    __syncthreads();\n"
 
@@ -97,8 +98,25 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "last gradients of a row not zeroed": PlantedBug(
         "cuda/step.cuh", "store_float(0.0f, row", "load_float(row", ADAM, "steps"
     ),
-    "copies compared as numbers": PlantedBug(
+    "random numbers of a pack those of its start": PlantedBug(
+        "cuda/step.cuh", "(scalars, index + k)", "(scalars, index)", ROUNDED, "rounded_steps"
+    ),
+    "random numbers of last elements counted from 0": PlantedBug(
         "cuda/step.cuh",
+        "random_of<Rule>(scalars, index);",
+        "random_of<Rule>(scalars, threadIdx.x);",
+        ROUNDED,
+        "rounded_steps",
+    ),
+    "one random number for both moments": PlantedBug(
+        "cuda/step.cuh",
+        "stored_state<State>(element_states[s], random, s)",
+        "stored_state<State>(element_states[s], random, 0)",
+        ROUNDED,
+        "rounded_steps",
+    ),
+    "copies compared as numbers": PlantedBug(
+        "cuda/weights.cuh",
         "narrow<Copy>(stored).bits != copy.bits",
         "stored != widen(copy)",
         ADAM,
@@ -152,9 +170,19 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "alignment of outputs not tested": PlantedBug(
         "cuda/map.cuh", " && is_aligned(row.tensors[2])", "", MAP, "sums"
     ),
+    "infinity noted at the first tensor": PlantedBug(
+        "cuda/map.cuh",
+        "if (!map_eight(row, i, map)) *found_inf.of(chunk.row) = 1.0f;",
+        "if (!map_eight(row, i, map)) *found_inf.of(0) = 1.0f;",
+        MAP,
+        "sums",
+    ),
+    "infinity in a gradient noted at the first one": PlantedBug(
+        "cuda/norm.cuh", "found_inf.of(chunk.row)", "found_inf.of(0)", NORM, "statistics"
+    ),
     "infinity among last elements not seen": PlantedBug(
         "cuda/map.cuh",
-        "if (!map_one(row, i, map)) *found_inf = 1.0f;",
+        "if (!map_one(row, i, map)) *found_inf.of(chunk.row) = 1.0f;",
         "map_one(row, i, map);",
         MAP,
         "scaled_copies",

@@ -79,6 +79,22 @@ def check_step_memory(shim: Shim) -> None:
         assert memory.has_intact_zones(), f"wrote outside of a tensor: {place} {shifted}"
 
 
+def check_rounded_steps(shim: Shim) -> None:
+    """Bfloat16 moments, in packs and one by one, at the edges of memory and off its grid."""
+    inputs = step_inputs(SIZES * 2).rounded()
+    for settings in ({"decoupled": False, "clip_value": 0.2}, OPTIONS | {"seed": 11}):
+        _compare_steps(shim, inputs, adam, settings, f"{settings}")
+    inputs = step_inputs([2057] * len(COMBINATIONS)).rounded()
+    _compare_steps(shim, inputs, adam, {}, "combinations")
+    for place, shifted in (("end", ""), *(("start", role) for role in ROLES)):
+        memory = GuardedMemory()
+        expected, found = inputs.clone(), inputs.guarded(memory, place, shifted)
+        adam(shim.cpu, expected, **OPTIONS)
+        adam(shim.cuda, found, **OPTIONS)
+        found.assert_same(expected, f"{place} {shifted}")
+        assert memory.has_intact_zones(), f"wrote outside of a tensor: {place} {shifted}"
+
+
 def check_step_orders(shim: Shim) -> None:
     """Any order of threads and blocks, any number of blocks."""
     inputs = step_inputs(SIZES)
@@ -90,8 +106,9 @@ def check_step_orders(shim: Shim) -> None:
 
 def check_skipped_steps(shim: Shim) -> None:
     """With found_inf nothing changes, in whatever layout."""
-    inputs = step_inputs(SIZES)
-    for function, settings in STEPS.values():
+    steps = [(step_inputs(SIZES), *step) for step in STEPS.values()]
+    steps.append((step_inputs(SIZES).rounded(), adam, {}))
+    for inputs, function, settings in steps:
         found = inputs.clone()
         # Not dense, so that stand-ins take their places.
         found.copies = [
@@ -215,6 +232,7 @@ CHECKS: Mapping[str, Callable[[Shim], None]] = {
         check_steps,
         check_combinations,
         check_step_memory,
+        check_rounded_steps,
         check_step_orders,
         check_skipped_steps,
         check_layouts,
@@ -252,7 +270,7 @@ def _compare_steps(
 
 
 def _statistics(ops: Any, gradients: list[Tensor], max_norm: float | None) -> list[Tensor]:
-    results = [torch.full((1,), value) for value in (7.0, 8.0, 0.0)]
+    results = [torch.full((1,), 7.0), torch.full((1,), 8.0), torch.zeros(len(gradients))]
     ops.gradient_stats_(gradients, torch.tensor([0.37]), max_norm, *results)
     return results
 

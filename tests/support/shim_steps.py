@@ -42,6 +42,12 @@ class StepInputs:
     def clone(self) -> "StepInputs":
         return self.map(lambda _, tensor: tensor.clone())
 
+    def rounded(self) -> "StepInputs":
+        """Return inputs with bfloat16 moments."""
+        return self.map(
+            lambda role, tensor: tensor.bfloat16() if role in ("first", "second") else tensor
+        )
+
     def guarded(
         self, memory: GuardedMemory, place: Place = "start", shifted: str = ""
     ) -> "StepInputs":
@@ -98,6 +104,7 @@ def adam(ops: Any, inputs: StepInputs, **changes: Any) -> None:
         "clip_value": None,
         "zero_gradients": False,
         "adopt": False,
+        "seed": -(2**63) + 7,
     }
     lists = (inputs.gradients, inputs.weights, inputs.copies, inputs.first, inputs.second)
     ops.adam_step_(*lists, inputs.steps, **(settings | changes))

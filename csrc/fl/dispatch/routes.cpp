@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <array>
+#include <string>
 #include <utility>
 
 #include "fl/dispatch/boxed_call.h"
@@ -16,11 +18,26 @@ RouteSettings& settings() {
   return *all;
 }
 
+// The name of an operator with its overload, and without: a list names either.
+std::array<std::string, 2> names_of(const OperatorInfo& info) {
+  return {info.name, info.name.substr(0, info.name.find('.'))};
+}
+
 bool may_run_on_cpu(const OperatorInfo& info, const c10::OperatorHandle& op) {
+  if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return false;
   const RouteSettings& now = settings();
-  if (!now.has_cpu_fallback || now.denied.count(info.name) > 0) return false;
-  if (!now.allowed.empty() && now.allowed.count(info.name) == 0) return false;
-  return op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  for (const std::string& name : names_of(info)) {
+    if (now.denied.count(name) > 0) return false;
+    if (now.allowed.count(name) > 0) return true;
+  }
+  return now.has_cpu_fallback;
+}
+
+bool is_unsupported(const OperatorInfo& info, const Device& device) {
+  const auto& unsupported = device.spec.unsupported_operators;
+  if (unsupported.empty()) return false;
+  const auto names = names_of(info);
+  return unsupported.count(names[0]) > 0 || unsupported.count(names[1]) > 0;
 }
 
 // The route where there is no native kernel, or where it does not take a dtype.
@@ -31,8 +48,8 @@ Route route_elsewhere(const OperatorInfo& info, const c10::OperatorHandle& op) {
 }
 
 Route resolve(OperatorInfo& info, const c10::OperatorHandle& op, const Device& device) {
-  const bool is_native = device.spec.unsupported_operators.count(info.name) == 0 &&
-                         op.hasComputedKernelForDispatchKey(device.native_key);
+  const bool is_native =
+      !is_unsupported(info, device) && op.hasComputedKernelForDispatchKey(device.native_key);
   const Route route = is_native ? Route::kNative : route_elsewhere(info, op);
   info.route(device.spec.index).store(route, std::memory_order_relaxed);
   return route;

@@ -8,6 +8,11 @@ from torch.optim.adam import adam
 
 from lightning_mp.kernels.reference.checks import check_length, check_range, check_scalars
 from lightning_mp.kernels.reference.rows import StepRows
+from lightning_mp.kernels.reference.stochastic_rounding import (
+    places_of,
+    random_words,
+    stochastic_bfloat16,
+)
 
 __all__ = ["adam_step_"]
 
@@ -33,6 +38,7 @@ def adam_step_(
     clip_value: float | None,
     zero_gradients: bool,
     adopt: bool,
+    seed: int,
 ) -> None:
     """Update weights, moments and half copies by Adam or AdamW, with torch's own fused update.
 
@@ -56,6 +62,7 @@ def adam_step_(
         clip_value: Bound of gradient elements.
         zero_gradients: Whether gradients become 0.
         adopt: Whether half copies replace weights that they are not roundings of.
+        seed: Seed of the roundings of bfloat16 moments.
     """
     rows = StepRows(
         "adam_step_",
@@ -68,14 +75,15 @@ def adam_step_(
         zero_gradients,
         adopt,
     )
-    rows.check({"exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs}, lr=lr, lr_tensor=lr_tensor)
+    moments = {"exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs}
+    rows.check(moments, lr=lr, lr_tensor=lr_tensor, state_dtypes=(torch.float32, torch.bfloat16))
     _check(rows.name, weights, steps, (beta1, beta2), eps, weight_decay)
     flag = None if found_inf is None else (found_inf != 0).float().reshape(())
     _count_empty(weights, steps, flag)
     for chunk in rows.chunks():
         masters = [rows.load_weight(index) for index in chunk]
-        means = [exp_avgs[index].contiguous() for index in chunk]
-        mean_squares = [exp_avg_sqs[index].contiguous() for index in chunk]
+        means = [exp_avgs[index].float().contiguous() for index in chunk]
+        mean_squares = [exp_avg_sqs[index].float().contiguous() for index in chunk]
         adam(
             masters,
             [rows.load_gradient(index) for index in chunk],
@@ -95,9 +103,20 @@ def adam_step_(
             maximize=maximize,
         )
         for position, index in enumerate(chunk):
-            exp_avgs[index].copy_(means[position])
-            exp_avg_sqs[index].copy_(mean_squares[position])
+            new = (means[position], mean_squares[position])
+            if exp_avgs[index].dtype == torch.bfloat16:
+                new = _rounded(new, places_of(weights[index]), seed, steps[index])
+            for moment, value in zip((exp_avgs[index], exp_avg_sqs[index]), new, strict=True):
+                moment.copy_(torch.where(rows.is_skipped(index), moment, value))
             rows.store(index, masters[position])
+
+
+def _rounded(
+    moments: tuple[Tensor, Tensor], places: Tensor, seed: int, step: Tensor
+) -> tuple[Tensor, Tensor]:
+    random = random_words(places, seed, step)
+    # Each moment has half of the bits.
+    return stochastic_bfloat16(moments[0], random), stochastic_bfloat16(moments[1], random >> 16)
 
 
 def _check(

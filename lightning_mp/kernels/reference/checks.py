@@ -7,13 +7,16 @@ from torch import Tensor
 
 __all__ = [
     "FLOATING",
+    "check_found_inf",
     "check_length",
     "check_lists",
     "check_one_device",
+    "check_one_dtype",
     "check_range",
     "check_scalars",
     "check_share",
     "check_tensor",
+    "set_found_inf",
 ]
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16)
@@ -102,6 +105,38 @@ def check_scalars(
         _check_device(name, scalar_name, scalar, device)
 
 
+def check_found_inf(name: str, tensors: Sequence[Tensor], found_inf: Tensor) -> None:
+    """Refuse a flag that is neither one for all tensors nor a list of one for each.
+
+    Args:
+        name: The operation.
+        tensors: Its tensors.
+        found_inf: The flag, or flags.
+
+    Raises:
+        RuntimeError: If it is neither, or on another device.
+    """
+    is_list = found_inf.shape == (len(tensors),) and found_inf.is_contiguous()
+    if found_inf.dtype != torch.float32 or not (found_inf.numel() == 1 or is_list):
+        found = f"found_inf is {_plain(found_inf.dtype)} with {found_inf.numel()} elements"
+        needed = f"float32 with 1 element, or contiguous with shape [{len(tensors)}],"
+        _refuse(name, found, needed)
+    if tensors:
+        _check_device(name, "found_inf", found_inf, tensors[0].device)
+
+
+def set_found_inf(found_inf: Tensor, is_finite: Sequence[Tensor]) -> None:
+    """Set a flag for all tensors, or that of each; none is cleared.
+
+    Args:
+        found_inf: What :func:`check_found_inf` accepts.
+        is_finite: A bool scalar for each tensor.
+    """
+    if is_finite:
+        bad = ~torch.stack(list(is_finite))
+        found_inf.masked_fill_(bad.any() if found_inf.numel() == 1 else bad, 1.0)
+
+
 def check_one_device(name: str, arguments: Mapping[str, object]) -> None:
     """Refuse tensors on the meta device beside tensors elsewhere.
 
@@ -122,6 +157,25 @@ def check_one_device(name: str, arguments: Mapping[str, object]) -> None:
     devices = sorted((item.device for item in tensors.values()), key=_is_meta)
     for what, tensor in tensors.items():
         _check_device(name, what, tensor, devices[0])
+
+
+def check_one_dtype(name: str, lists: Mapping[str, Sequence[Tensor]]) -> None:
+    """Refuse lists of tensors that differ in dtype.
+
+    Args:
+        name: The operation.
+        lists: The lists by name; the first tensor of the first says what the others have to be.
+
+    Raises:
+        RuntimeError: If one differs.
+    """
+    pivot = next(iter(lists), "")
+    for list_name, tensors in lists.items():
+        for index, tensor in enumerate(tensors):
+            expected = lists[pivot][0].dtype
+            if tensor.dtype != expected:
+                needed = f"{_plain(expected)}, as {pivot}[0],"
+                _refuse(name, f"{list_name}[{index}] is {_plain(tensor.dtype)}", needed)
 
 
 def check_tensor(

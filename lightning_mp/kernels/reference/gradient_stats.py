@@ -5,7 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_mp.kernels.reference.checks import FLOATING, check_lists, check_range, check_scalars
+from lightning_mp.kernels.reference.checks import (
+    FLOATING,
+    check_found_inf,
+    check_lists,
+    check_range,
+    check_scalars,
+    set_found_inf,
+)
 from lightning_mp.kernels.reference.passes import clip_coefficient
 
 __all__ = ["gradient_stats_", "l2_norm"]
@@ -34,17 +41,19 @@ def gradient_stats_(
     """
     name = "gradient_stats_"
     check_lists(name, {"gradients": (gradients, FLOATING)})
-    scalars = {"norm": norm, "factor": factor, "found_inf": found_inf, "inv_scale": inv_scale}
+    scalars = {"norm": norm, "factor": factor, "inv_scale": inv_scale}
     check_scalars(name, gradients, {key: (item, torch.float32) for key, item in scalars.items()})
+    check_found_inf(name, gradients, found_inf)
     check_range(name, "max_norm", max_norm, is_open=True)
-    total = _sum_of_squares(gradients, norm.device)
+    sums = [_sum_of_squares([gradient], norm.device) for gradient in gradients]
+    total = torch.stack([torch.zeros_like(norm, dtype=torch.float64).reshape(()), *sums]).sum()
     unscale = torch.ones_like(total) if inv_scale is None else inv_scale.reshape(())
     value = (total.sqrt() * unscale).float()
     norm.fill_(value)
     unscale = unscale.float()
     factor.fill_(unscale if max_norm is None else unscale * clip_coefficient(value, max_norm))
     # In double precision the squares of finite float32 numbers cannot overflow.
-    found_inf.masked_fill_(~torch.isfinite(total), 1.0)
+    set_found_inf(found_inf, [item.isfinite() for item in sums])
 
 
 def l2_norm(tensors: Sequence[Tensor], per_tensor: bool) -> tuple[Tensor, Tensor]:

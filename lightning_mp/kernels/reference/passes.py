@@ -94,12 +94,14 @@ def copy_to_float32(gradients: Sequence[Tensor], masters: Sequence[Tensor]) -> l
 
     Args:
         gradients: Dense tensors of any floating dtype.
-        masters: One FP32 tensor per gradient, of the same shape.
+        masters: One tensor per gradient, of the same shape and any dtype.
 
     Returns:
         One new FP32 tensor per gradient.
     """
-    copies = [torch.empty_like(master, requires_grad=False) for master in masters]
+    copies = [
+        torch.empty_like(master, dtype=torch.float32, requires_grad=False) for master in masters
+    ]
     for copy, gradient in zip(copies, gradients, strict=True):
         copy.copy_(gradient)
     return copies

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_mp.kernels.reference.checks import FLOATING, check_lists, check_range, check_scalars
+from lightning_mp.kernels.reference.checks import (
+    FLOATING,
+    check_lists,
+    check_one_dtype,
+    check_range,
+    check_scalars,
+)
 from lightning_mp.kernels.reference.split import join_master, split_master
 
 __all__ = ["StepRows"]
@@ -47,13 +53,15 @@ class StepRows:
         *,
         lr: float,
         lr_tensor: Tensor | None,
+        state_dtypes: Sequence[torch.dtype] = (torch.float32,),
     ) -> None:
         """Refuse what does not fit together.
 
         Args:
-            states: FP32 states by name, one per weight.
+            states: States by name, one per weight.
             lr: Learning rate.
             lr_tensor: Learning rate on the device.
+            state_dtypes: What states may be, all of them the same.
 
         Raises:
             RuntimeError: If something does not fit; nothing was written.
@@ -63,10 +71,11 @@ class StepRows:
             "weights": (self.weights, stored),
             "gradients": (self.gradients, FLOATING),
             "copies": (self.copies, (torch.bfloat16, torch.float16)),
-            **{key: (items, (torch.float32,)) for key, items in states.items()},
+            **{key: (items, state_dtypes) for key, items in states.items()},
         }
         read_only = set() if self.zero_gradients else {"gradients"}
         check_lists(self.name, lists, written=lists.keys() - read_only, optional={"copies"})
+        check_one_dtype(self.name, states)
         for index, (weight, copy) in enumerate(zip(self.weights, self.copies, strict=True)):
             if weight.dtype == torch.int16 and weight.numel() and copy.dtype != torch.bfloat16:
                 raise RuntimeError(

@@ -5,8 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_mp.kernels.reference.checks import FLOATING, check_lists, check_scalars
-from lightning_mp.kernels.reference.passes import finite_flags
+from lightning_mp.kernels.reference.checks import (
+    FLOATING,
+    check_found_inf,
+    check_lists,
+    check_scalars,
+    set_found_inf,
+)
 
 __all__ = ["axpby_", "scale_copy_"]
 
@@ -24,12 +29,14 @@ def scale_copy_(
     """
     lists = {"inputs": (inputs, FLOATING), "outputs": (outputs, FLOATING)}
     check_lists("scale_copy_", lists, written={"outputs"})
-    scalars = {"scale": (scale, torch.float32), "found_inf": (found_inf, torch.float32)}
-    check_scalars("scale_copy_", inputs, scalars)
-    # Before outputs are written: they may be the inputs.
-    _note(inputs, found_inf)
+    check_scalars("scale_copy_", inputs, {"scale": (scale, torch.float32)})
+    check_found_inf("scale_copy_", inputs, found_inf)
+    flags = []
     for tensor, output in zip(inputs, outputs, strict=True):
-        output.copy_(tensor.float() * scale.reshape(()))
+        result = tensor.float() * scale.reshape(())
+        flags.append(result.isfinite().all())
+        output.copy_(result)
+    set_found_inf(found_inf, flags)
 
 
 def axpby_(
@@ -52,12 +59,10 @@ def axpby_(
     """
     lists = {"x": (x, FLOATING), "y": (y, FLOATING), "outputs": (outputs, FLOATING)}
     check_lists("axpby_", lists, written={"outputs"})
-    check_scalars("axpby_", x, {"found_inf": (found_inf, torch.float32)})
-    _note([*x, *y], found_inf)
+    check_found_inf("axpby_", x, found_inf)
+    flags = []
     for first, second, output in zip(x, y, outputs, strict=True):
-        output.copy_(first.float() * a + second.float() * b)
-
-
-def _note(tensors: Sequence[Tensor], found_inf: Tensor) -> None:
-    if tensors:
-        found_inf.masked_fill_(~finite_flags(tensors).all(), 1.0)
+        result = first.float() * a + second.float() * b
+        flags.append(result.isfinite().all())
+        output.copy_(result)
+    set_found_inf(found_inf, flags)

@@ -102,7 +102,7 @@ def test_tensors_of_two_devices_are_refused_by_the_cpu_fallback_too():
     [
         {"enable_cpu_fallback": False},
         {"deny": ["aten::tril"]},
-        {"allow": ["aten::triu"]},
+        {"enable_cpu_fallback": False, "allow": ["aten::triu"]},
     ],
 )
 def test_without_a_way_the_operator_is_refused(settings: dict[str, object]):
@@ -117,6 +117,27 @@ def test_without_a_way_the_operator_is_refused(settings: dict[str, object]):
     assert route("aten::tril", torch.float32, SIM) == "refused"
     set_routes(warn=False)
     assert x.tril().sum().item() == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"deny": ["aten::tril"]}, ("refused", "refused")),
+        ({"deny": ["aten::tril.out"]}, ("cpu_fallback", "refused")),
+        (
+            {"enable_cpu_fallback": False, "allow": ["aten::tril"]},
+            ("cpu_fallback", "cpu_fallback"),
+        ),
+        (
+            {"deny": ["aten::tril"], "allow": ["aten::tril.out"]},
+            ("refused", "cpu_fallback"),
+        ),
+    ],
+)
+def test_a_name_without_overload_stands_for_all_of_them(settings, expected):
+    set_routes(warn=False, **settings)
+    names = ("aten::tril", "aten::tril.out")
+    assert tuple(route(name, torch.float32, SIM) for name in names) == expected
 
 
 def test_a_generic_kernel_comes_before_the_cpu():

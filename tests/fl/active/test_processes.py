@@ -68,6 +68,31 @@ fl.activate([spec])
 assert torch.fl.device_ids() == (0,)
 """
 
+CONFIGURED = """
+import os, pathlib, torch, lightning_mp.fl as fl
+from lightning_mp.fl.routes import route
+path = pathlib.Path(os.environ["HOME"], "fl.yaml")
+os.environ["TORCH_FL_CONFIG"] = str(path)
+path.write_text("devices: [{type: cuda}, {type: cpu}]")
+if not torch.cuda.is_available():
+    try:
+        fl.activate()
+    except RuntimeError as error:
+        assert "fl device = cuda" in str(error), error
+    else:
+        raise AssertionError("activated without a device of the config")
+    assert not fl.is_active()
+path.write_text(
+    "devices: [{type: cpu}, {type: sim, unsupported_operators: [aten::tril]}]\\n"
+    "fallback: {deny: [aten::tril.out]}"
+)
+import torch_fl
+assert [spec.vendor for spec in fl.active_specs()] == ["cpu", "sim"]
+assert torch_fl.active_specs() == fl.active_specs()
+assert route("aten::tril", torch.float32, 1) == "cpu_fallback"
+assert route("aten::tril.out", torch.float32, 1) == "refused"
+"""
+
 NATIVE_LIBRARY_MISSING = """
 import torch, lightning_mp
 try:
@@ -98,13 +123,14 @@ assert (x * 3).sum().item() == 12
         pytest.param(DEFAULTS, {}, id="one call is enough"),
         pytest.param(RENAMED, {}, id="beside another plugin"),
         pytest.param(REFUSED_SPECS, {}, id="refused as a whole"),
+        pytest.param(CONFIGURED, {}, id="devices of the config"),
         pytest.param(NATIVE_LIBRARY_MISSING, {"LIGHTNING_MP_NO_NATIVE": "1"}, id="no library"),
         pytest.param(FORK, {}, id="fork"),
     ],
 )
-def test_fresh_process(script: str, environment: dict[str, str], repo_root: Path):
+def test_fresh_process(script: str, environment: dict[str, str], repo_root: Path, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], cwd=repo_root, capture_output=True,
-        text=True, env={**os.environ, **environment}, check=False,
+        text=True, env={**os.environ, "HOME": str(tmp_path), **environment}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
