@@ -89,14 +89,7 @@ def sources(folders: tuple[str, ...], suffixes: set[str]) -> list[Path]:
 
 
 def digest(folders: tuple[str, ...]) -> str:
-    """Hash the sources of a library.
-
-    Args:
-        folders: Folders in ``csrc``.
-
-    Returns:
-        The hash, as a definition for the compiler.
-    """
+    """Hash the sources of a library; the result is the value of a definition."""
     files = sources(folders, {".cpp", ".h", ".inc", ".cu", ".cuh"})
     content = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
     return f'"{content}"'
@@ -322,14 +315,7 @@ PLAIN_BUILDS = {"lightning_mp._C": build_kernels, "lightning_mp._fl": build_fl}
 
 
 def run(command: list[str]) -> None:
-    """Run a compiler.
-
-    Args:
-        command: The command.
-
-    Raises:
-        RuntimeError: If it fails; with the first error that it printed.
-    """
+    """Run a compiler; if it fails, raise the first error that it printed."""
     print(shlex.join(command))
     finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode:
@@ -339,15 +325,7 @@ def run(command: list[str]) -> None:
 
 
 def forgiving(build_ext: type, cpp_extension: Any) -> type:
-    """Make a build command that leaves out what does not compile.
-
-    Args:
-        build_ext: The build command of torch.
-        cpp_extension: The module ``torch.utils.cpp_extension``.
-
-    Returns:
-        Its subclass.
-    """
+    """Subclass torch's build command: it leaves out what does not compile."""
 
     class BuildOrLeaveOut(build_ext):
         def build_extensions(self) -> None:

@@ -12,8 +12,8 @@ from lightning_mp.__about__ import __version__
 from lightning_mp.amp.native_library import load_native_library, native_report
 from lightning_mp.cli.devices import summarise_devices
 from lightning_mp.connector import NO_PATCH_VARIABLE, is_opted_out, patched_objects
-from lightning_mp.fl.library import load_fl_library
 from lightning_mp.fl.discovery import discover
+from lightning_mp.fl.library import load_fl_library
 from lightning_mp.kernels.capability import KernelStatus, describe_kernels
 from lightning_mp.lightning_package import PACKAGE
 

@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others = [item for item in items if not item.path.is_relative_to(Path(__file__).parent)]
     if others:
         raise pytest.UsageError(
-            f"tests/fl/active beside {others[0].nodeid}; tests of fl change their process, so they run "
-            "alone; call pytest once for each"
+            f"tests/fl/active beside {others[0].nodeid}; tests of fl change their process, so they "
+            "run alone; call pytest once for each"
         )
 
 
