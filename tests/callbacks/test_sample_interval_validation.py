@@ -126,7 +126,6 @@ def test_goes_on_after_a_resume(tmp_path, stop):
     trainer.fit(
         ValidatedModule(), make_loader(), make_loader(14), ckpt_path=tmp_path / f"step={stop}.ckpt"
     )
-    assert trainer.global_step == 24
     assert resumed.batches[-3:] == whole.batches[-3:]
 
 
